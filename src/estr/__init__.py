@@ -1,0 +1,1 @@
+"""Reproduction pipeline for Entropy-Scaled Trust Regions (ESTR/ENTR) in asynchronous RL."""

@@ -1,0 +1,1 @@
+"""Preparation of train and evaluation sets into one parquet schema, the one that verl reads."""

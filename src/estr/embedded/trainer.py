@@ -1,0 +1,243 @@
+"""GRPO in scheduled asynchrony: sample with past weights, score with the current ones, gate, step, record."""
+
+import copy
+import random
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+import torch
+from torch import Tensor
+from tqdm import tqdm
+
+from estr.algorithm.advantage import group_normalized_advantage
+from estr.algorithm.objective import ObjectiveOutput, objective
+from estr.algorithm.rules import KeepRule, build_rule
+from estr.algorithm.signals import TokenSignals, logprob_and_entropy
+from estr.algorithm.staleness import staleness
+from estr.config import RunConfig
+from estr.embedded.checkpoint import capture, load_state, restore, save_state
+from estr.embedded.interrupt import StopRequest
+from estr.embedded.policy import Policy, load_policy, response_logits, save_policy
+from estr.embedded.sampler import Rollout, sample
+from estr.embedded.schedule import itinerary, oldest_needed
+from estr.embedded.tokenizer import ChatTokenizer
+from estr.errors import UserError
+from estr.records import GrowingTable, metrics_row, token_rows
+from estr.tasks.base import Problem, TrainableFromScratch
+
+PROBES = {
+    "icepop": "ratio_interval",
+    "kpop": "binary_kl",
+    "m2po": "second_moment",
+    "estr": "entropy_scaled",
+}
+"""Rules, at their defaults, whose masked fraction every run reports without applying them."""
+
+
+class Interrupted(Exception):
+    """Training stopped on request after `step`; the same command resumes it."""
+
+    def __init__(self, step: int) -> None:
+        super().__init__(f"stopped after step {step}; the same command resumes from there")
+        self.step = step
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What one update consumes: problems (one per group), their rollout, rewards and advantages `[rows]`."""
+
+    problems: list[Problem]
+    rollout: Rollout
+    reward: Tensor
+    advantage: Tensor
+
+
+class Trainer:
+    """One run. `folder` holds the outputs, `folder/state` what a resumed run needs."""
+
+    def __init__(
+        self, config: RunConfig, rule: KeepRule, task: TrainableFromScratch, problems: list[Problem], warm_start: Path, folder: Path
+    ) -> None:
+        self.config, self.rule, self.task, self.problems = config, rule, task, problems
+        self.folder, self.state_folder = folder, folder / "state"
+        self.tokenizer = ChatTokenizer.load(warm_start)
+        self.encoded = [self.tokenizer.encode(self.tokenizer.render(problem.prompt)) for problem in problems]
+        self.policy = load_policy(warm_start)
+        self.optimizer = torch.optim.AdamW(
+            self.policy.parameters(), lr=config.train.learning_rate, weight_decay=config.train.weight_decay
+        )
+        self.probes = {name: build_rule(rule_name) for name, rule_name in PROBES.items()}
+        self.metrics = GrowingTable(self.state_folder / "metrics.parquet")
+        self.tokens = GrowingTable(self.state_folder / "tokens.parquet")
+        self.versions: dict[int, Policy] = {}
+        self.step = 0
+        if config.train.prompts > len(problems):
+            raise UserError(f"train.prompts = {config.train.prompts}, but the training set has {len(problems)} problems")
+
+    def resume(self) -> int:
+        """Continue from the newest checkpoint if there is one; returns the step to go on from."""
+        state = load_state(self.state_folder, self.config.hash)
+        if state is None:
+            self.state_folder.mkdir(parents=True, exist_ok=True)
+            self.versions = {0: behavior_copy(self.policy)}
+            return 0
+        restore(state, self.policy, self.optimizer)
+        self.step = state.step
+        for version, weights in state.versions.items():
+            self.versions[version] = copy.deepcopy(self.policy).requires_grad_(False)
+            self.versions[version].load_state_dict(weights)
+        self.metrics.resume(state.step)
+        self.tokens.resume(state.step)
+        return state.step
+
+    def run(self, stop: StopRequest) -> Iterator[pa.Table]:
+        """Train to the last step, yielding the metrics so far at every checkpoint.
+
+        Raises:
+            Interrupted: `stop` was set; a checkpoint of the last finished step is on disk.
+        """
+        settings = self.config.train
+        with ExitStack() as stack:
+            bar = stack.enter_context(
+                tqdm(total=settings.steps, initial=self.step, desc=self.config.label, unit="step", disable=None)
+            )
+            while self.step < settings.steps:
+                row = self._update()
+                bar.set_postfix_str(
+                    f"reward {row['reward']:.2f}, staleness {row['staleness_intra']:.0f}+{row['staleness_inter']:.0f}, "
+                    f"masked {row['masked_fraction']:.2%}"
+                )
+                bar.update()
+                last = self.step == settings.steps
+                if last or stop.requested or self.step % settings.checkpoint_every == 0:
+                    self._checkpoint()
+                    yield self.metrics.table()
+                if stop.requested and not last:
+                    raise Interrupted(self.step)
+
+    def finish(self) -> None:
+        """Publish the finished run: tables and weights beside `state/`."""
+        for table in (self.metrics, self.tokens):
+            published = self.folder / table.path.name
+            published.unlink(missing_ok=True)
+            published.hardlink_to(table.path)
+        save_policy(self.policy, self.folder / "policy")
+        self.tokenizer.save(self.folder / "policy")
+
+    def _update(self) -> dict[str, float]:
+        target_version, settings = self.step, self.config.train
+        started = time.perf_counter()
+        batch = self._generate(target_version)
+        generated = time.perf_counter()
+        signals = self._score(batch)
+        output = objective(signals, self.rule, clip_low=settings.clip_low, clip_high=settings.clip_high)
+        self.optimizer.zero_grad()
+        output.loss.backward()
+        norm = torch.nn.utils.clip_grad_norm_(self.policy.parameters(), settings.grad_norm_limit)
+        self.optimizer.step()
+        self.step += 1
+        self._keep_versions()
+        row = self._metrics(batch, signals, output, target_version)
+        row |= {"grad_norm": float(norm), "learning_rate": settings.learning_rate}
+        row |= {"time_generate": generated - started, "time_train": time.perf_counter() - generated}
+        self.metrics.add(metrics_row(row | {"wall_time": time.time()}))
+        if self.step <= settings.tokens_first or self.step % settings.tokens_every == 0:
+            self.tokens.add(
+                token_rows(self.step, target_version, signals, batch.rollout.tokens, output.keep, batch.reward)
+            )
+        return row
+
+    def _generate(self, target_version: int) -> Batch:
+        """Rollouts as a pool with the run's staleness would have delivered them for this update."""
+        settings, stale = self.config.train, self.config.staleness
+        rng = random.Random(f"rollout/{self.config.seed}/{target_version}")
+        chosen = rng.sample(range(len(self.problems)), settings.prompts)
+        problems = [self.problems[index] for index in chosen]
+        prompts, valid = self.tokenizer.pad_left([self.encoded[index] for index in chosen])
+        plan = itinerary(target_version, stale.intra, stale.inter, self.task.response_tokens, rng)
+        rollout = sample(
+            [(version, self.versions[version]) for version in plan.versions],
+            plan.switch_at,
+            prompts,
+            valid,
+            group=settings.group,
+            max_tokens=settings.max_tokens,
+            end_id=self.tokenizer.end_id,
+            pad_id=self.tokenizer.pad_id,
+            generator=torch.Generator().manual_seed(rng.getrandbits(63)),
+            temperature=settings.temperature,
+            on_switch=settings.on_switch,
+        )
+        texts = [self.tokenizer.decode(row.tolist()) for row in rollout.tokens]
+        reward = torch.tensor(
+            [self.task.reward(text, problems[i // settings.group].ground_truth) for i, text in enumerate(texts)]
+        )
+        groups = torch.arange(settings.prompts).repeat_interleave(settings.group)
+        return Batch(problems, rollout, reward, group_normalized_advantage(reward, groups))
+
+    def _score(self, batch: Batch) -> TokenSignals:
+        rollout = batch.rollout
+        logits = response_logits(self.policy, rollout.prompts, rollout.prompt_valid, rollout.tokens)
+        target, _ = logprob_and_entropy(logits, rollout.tokens, self.config.train.temperature)
+        return TokenSignals(
+            behavior_logprob=rollout.logprob,
+            target_logprob=target,
+            entropy=rollout.entropy,
+            advantage=batch.advantage[:, None].expand_as(target),
+            response_mask=rollout.mask,
+            weight_version=rollout.version,
+        )
+
+    def _metrics(
+        self, batch: Batch, signals: TokenSignals, output: ObjectiveOutput, target_version: int
+    ) -> dict[str, float]:
+        measured = staleness(signals.weight_version, signals.response_mask, target_version)
+        mixed = batch.advantage.view(-1, self.config.train.group).ne(0).any(1)
+        row = {
+            "step": self.step,
+            "target_version": target_version,
+            "reward": float(batch.reward.mean()),
+            "accuracy_groups_mixed": float(mixed.float().mean()),
+            "response_length": float(signals.response_mask.sum(1).float().mean()),
+            "staleness_intra": float(measured.intra.float().mean()),
+            "staleness_inter": float(measured.inter.float().mean()),
+            "staleness_intra_max": float(measured.intra.max()),
+            "staleness_inter_max": float(measured.inter.max()),
+            "loss": float(output.loss.detach()),
+        }
+        with torch.no_grad():
+            probes = {
+                f"probe_{name}_masked_fraction": float(
+                    1 - rule.keep(signals).sum() / signals.response_mask.sum()
+                )
+                for name, rule in self.probes.items()
+            }
+        return row | output.diagnostics | probes
+
+    def _keep_versions(self) -> None:
+        stale = self.config.staleness
+        self.versions[self.step] = behavior_copy(self.policy)
+        oldest = oldest_needed(self.step, stale.intra, stale.inter)
+        self.versions = {version: policy for version, policy in self.versions.items() if version >= oldest}
+
+    def _checkpoint(self) -> None:
+        self.metrics.flush()
+        self.tokens.flush()
+        versions = {version: policy.state_dict() for version, policy in self.versions.items()}
+        save_state(capture(self.step, self.policy, self.optimizer, versions), self.state_folder, self.config.hash)
+
+
+def behavior_copy(policy: Policy) -> Policy:
+    """The copy that rollouts are sampled from: its weights are rounded to bfloat16.
+
+    That rounding is the train-inference mismatch of this engine. The arithmetic stays float32: a CPU without
+    bfloat16 instructions is several times slower in bfloat16.
+    """
+    copied = copy.deepcopy(policy).requires_grad_(False)
+    for parameter in copied.parameters():
+        parameter.copy_(parameter.bfloat16())
+    return copied

@@ -1,0 +1,1 @@
+"""Sampled accuracy on held-out problems, with intervals."""

@@ -1,0 +1,42 @@
+"""Where everything lies under `results/<scale>/`."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from estr.config import RunConfig
+from estr.errors import UserError
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Paths of one scale; `existing` adds the command that makes what is missing."""
+
+    results: Path
+    scale: str
+
+    @property
+    def root(self) -> Path:
+        return self.results / self.scale
+
+    @property
+    def study(self) -> Path:
+        return self.root / "mlflow" / "study.json"
+
+    def data(self, task: str) -> Path:
+        return self.root / "data" / task
+
+    def warm_start(self, task: str) -> Path:
+        return self.root / "warm_start" / task
+
+    def calibration(self, task: str) -> Path:
+        return self.root / "calibration" / f"{task}.json"
+
+    def run(self, config: RunConfig) -> Path:
+        return self.root / "runs" / config.task / config.label / f"seed{config.seed}"
+
+
+def existing(path: Path, made_by: str) -> Path:
+    """`path` if it is there; otherwise a `UserError` that says which command makes it."""
+    if not path.exists():
+        raise UserError(f"{path} is missing: `{made_by}` makes it")
+    return path

@@ -1,0 +1,166 @@
+"""MLflow: one parent run per reproduction, one child per training run, everything that the pipeline makes inside.
+
+`open_study` creates store, experiment and parent before any job starts (concurrent first use would corrupt a fresh
+database); jobs find them in `study.json`. The files under `results/` stay the record; MLflow is a view of it.
+"""
+
+import logging
+import math
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from estr.config import RunConfig
+from estr.provenance import commit, read_json, write_json
+
+if TYPE_CHECKING:
+    from mlflow.entities import Run
+    from mlflow.tracking import MlflowClient
+
+BATCH = 1000
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Study:
+    """Where a reproduction is tracked."""
+
+    tracking_uri: str
+    experiment_id: str
+    parent_run_id: str
+
+    @classmethod
+    def load(cls, path: Path) -> "Study":
+        return cls(**read_json(path))
+
+    def client(self) -> "MlflowClient":
+        return _client(self.tracking_uri)
+
+
+def _client(uri: str) -> "MlflowClient":
+    os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+    logging.getLogger("alembic").setLevel(logging.WARNING)
+    from mlflow.tracking import MlflowClient
+
+    return MlflowClient(tracking_uri=uri)
+
+
+def default_uri(results: Path) -> str:
+    return f"sqlite:///{(results / 'mlflow.db').resolve()}"
+
+
+def open_study(scale: str, results: Path, uri: str | None, path: Path) -> Study:
+    """Create experiment `estr-<scale>` and the parent run, and write `study.json`."""
+    results.mkdir(parents=True, exist_ok=True)
+    client = _client(uri or default_uri(results))
+    name = f"estr-{scale}"
+    experiment = client.get_experiment_by_name(name)
+    local = uri is None or uri.startswith("sqlite:")
+    artifacts = (results / "mlartifacts" / name).resolve().as_uri() if local else None
+    experiment_id = experiment.experiment_id if experiment else client.create_experiment(name, artifacts)
+    tags = {"mlflow.runName": f"reproduction {scale} {commit()}", "scale": scale, "commit": commit()}
+    parent = client.create_run(experiment_id, tags=tags)
+    study = Study(uri or default_uri(results), experiment_id, parent.info.run_id)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_json(path, asdict(study))
+    return study
+
+
+class RunTracker:
+    """The child run of one training run; opening it again continues the same MLflow run."""
+
+    def __init__(self, study: Study, config: RunConfig, run_id: str | None) -> None:
+        self._client = study.client()
+        self.run_id = run_id or self._create(study, config).info.run_id
+        self._client.set_terminated(self.run_id, status="RUNNING")
+
+    def _create(self, study: Study, config: RunConfig) -> "Run":
+        tags = {
+            "mlflow.runName": f"{config.task} {config.label} seed {config.seed}",
+            "mlflow.parentRunId": study.parent_run_id,
+            "scale": config.scale,
+            "task": config.task,
+            "method": config.method,
+            "label": config.label,
+            "seed": str(config.seed),
+            "commit": commit(),
+            "config_hash": config.hash,
+            "run_id": config.run_id,
+        }
+        return self._client.create_run(study.experiment_id, tags=tags)
+
+    def log_params(self, config: RunConfig, rule: Mapping[str, Any]) -> None:
+        from mlflow.entities import Param
+
+        content = config.model_dump(exclude={"thresholds", "rule"}) | {"rule": dict(rule)}
+        params = [Param(key, str(value)) for key, value in _flatten(content)]
+        self._client.log_batch(self.run_id, params=params)
+
+    def sync_metrics(self, table: pa.Table) -> None:
+        """Log the rows of `metrics.parquet` that MLflow does not have yet, as far as they are finite."""
+        logged = self._client.get_run(self.run_id).data.metrics.get("step", 0)
+        self._log_rows([row for row in table.to_pylist() if row["step"] > logged])
+
+    def _log_rows(self, rows: list[dict[str, float]]) -> None:
+        from mlflow.entities import Metric
+
+        points = [
+            Metric(metric_name(key), float(value), int(row["wall_time"] * 1000), int(row["step"]))
+            for row in rows
+            for key, value in sorted(row.items(), key=lambda item: item[0] == "step")
+            if key != "wall_time" and math.isfinite(value)
+        ]
+        for start in range(0, len(points), BATCH):
+            self._client.log_batch(self.run_id, metrics=points[start : start + BATCH])
+
+    def finish(self, folder: Path) -> None:
+        for name in ("run.json", "metrics.parquet", "tokens.parquet"):
+            self._client.log_artifact(self.run_id, str(folder / name))
+        self._client.log_artifacts(self.run_id, str(folder / "policy"), "policy")
+        self._client.set_terminated(self.run_id, status="FINISHED")
+
+    def interrupted(self) -> None:
+        self._client.set_terminated(self.run_id, status="KILLED")
+
+
+def publish(study: Study, runs: Sequence[Path], tables: Sequence[Path], figures: Sequence[Path], report: Path) -> None:
+    """Put evaluations into the runs they belong to, and tables, figures and report into the parent run."""
+    client = study.client()
+    for folder in runs:
+        run_id = read_json(folder / "run.json")["mlflow_run_id"]
+        if run_id is not None:
+            log_evaluation(client, run_id, folder / "evaluation.json")
+    for into, paths in (("tables", tables), ("figures", figures)):
+        for path in paths:
+            for sibling in sorted(path.parent.glob(f"{path.stem}.*")):
+                client.log_artifact(study.parent_run_id, str(sibling), into)
+    client.log_artifact(study.parent_run_id, str(report))
+    client.set_terminated(study.parent_run_id, status="FINISHED")
+
+
+def log_evaluation(client: "MlflowClient", run_id: str, path: Path) -> None:
+    from mlflow.entities import Metric
+
+    content = read_json(path)
+    stamp = int(path.stat().st_mtime * 1000)
+    values = {key: value for key, value in content.items() if isinstance(value, float)}
+    metrics = [Metric(metric_name(f"eval/{k}"), v, stamp, int(content["steps"])) for k, v in values.items()]
+    client.log_batch(run_id, metrics=metrics)
+    client.log_artifact(run_id, str(path))
+
+
+def metric_name(name: str) -> str:
+    """MLflow allows letters, digits and `_-. :/`: `avg@4` becomes `avg_at_4`."""
+    return re.sub(r"[^\w\-. :/]", "_", name.replace("@", "_at_"))
+
+
+def _flatten(content: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
+    pairs: list[tuple[str, Any]] = []
+    for key, value in content.items():
+        pairs += _flatten(value, f"{prefix}{key}.") if isinstance(value, Mapping) else [(prefix + key, value)]
+    return pairs

@@ -1,0 +1,81 @@
+# Configuration and the input functions of all rules. Every decision is made by estr.config; here are only paths.
+from pathlib import Path
+
+from snakemake.exceptions import WorkflowError
+from snakemake.utils import validate
+
+import estr.config as settings
+from estr.errors import UserError
+from estr.layout import Layout
+
+validate(config, "../schemas/config.schema.yaml")
+try:
+    STUDY = settings.parse(settings.StudyConfig, config, "configs/config.yaml")
+    EXPERIMENTS = {name: settings.load_experiment(name) for name in STUDY.experiments}
+    RUNS = {name: settings.expand(experiment, STUDY.scale) for name, experiment in EXPERIMENTS.items()}
+except UserError as error:
+    raise WorkflowError(str(error)) from None
+SCALE = STUDY.scale
+FIRST_SEED = settings.load_scale(SCALE).seeds[0]
+LAYOUT = Layout(Path(STUDY.results), SCALE)
+ROOT, FIGURES = str(LAYOUT.root), f"{STUDY.figures}/{SCALE}"
+LOGS = f"logs/{SCALE}"
+OPTIONS = f"--scale {SCALE} --results {STUDY.results}"
+RUN = ROOT + "/runs/{task}/{label}/seed{seed}"
+
+
+wildcard_constraints:
+    task=r"[a-z0-9_]+",
+    label=r"[a-z0-9]+(__[a-z_]+=[A-Za-z0-9.+-]+)*",
+    seed=r"\d+",
+
+
+def run_config(wildcards):
+    try:
+        return settings.resolve(SCALE, wildcards.task, wildcards.label, int(wildcards.seed))
+    except UserError as error:
+        raise WorkflowError(str(error)) from None
+
+
+def run_folders(experiment):
+    return [str(LAYOUT.run(run)) for run in RUNS[experiment]]
+
+
+def evaluated(experiment):
+    files = ("run.json", "metrics.parquet", "tokens.parquet", "evaluation.json")
+    return [f"{folder}/{name}" for folder in run_folders(experiment) for name in files]
+
+
+def matched_thresholds(wildcards):
+    if run_config(wildcards).matched_budget:
+        return str(LAYOUT.calibration(wildcards.task))
+    return []
+
+
+def experiment_of(kind, name):
+    """The experiment that declares the table or figure `name`."""
+    owners = [key for key, experiment in EXPERIMENTS.items() if name in getattr(experiment, kind)]
+    if not owners:
+        raise WorkflowError(f"no experiment in configs/config.yaml declares the {kind[:-1]} {name!r}")
+    return owners[0]
+
+
+def all_tables():
+    return [f"{ROOT}/tables/{name}.csv" for e in EXPERIMENTS.values() for name in e.tables]
+
+
+def all_figures():
+    return [f"{FIGURES}/{name}.png" for e in EXPERIMENTS.values() for name in e.figures]
+
+
+def artifact_options():
+    tables = " ".join(f"--table {path}" for path in all_tables())
+    return tables + " " + " ".join(f"--figure {path}" for path in all_figures())
+
+
+def all_runs():
+    return [path for name in EXPERIMENTS for path in evaluated(name)]
+
+
+def all_run_folders():
+    return sorted({folder for name in EXPERIMENTS for folder in run_folders(name)})
