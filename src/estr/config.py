@@ -175,7 +175,7 @@ class RunConfig(_Section):
     task: str
     method: str
     overrides: dict[str, str | int | float]
-    seed: int
+    seed: Count
     engine: str
     staleness: Staleness
     rule: str

@@ -1,4 +1,8 @@
-"""The policy's word-level tokenizer and chat template, stored in the Hugging Face format."""
+"""The policy's word-level tokenizer and chat template, stored in the Hugging Face format.
+
+Every word, with the space before it, is an added token of the vocabulary: whatever backend reads `tokenizer.json`
+(for a Qwen2 model `transformers` forces its own byte-level one) splits text into the same ids.
+"""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -6,15 +10,15 @@ from pathlib import Path
 
 import jinja2
 import torch
-from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers
+from tokenizers import AddedToken, Tokenizer, models
 from torch import Tensor
 
 from estr.errors import UserError
 
 PAD, START, END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
 CHAT_TEMPLATE = (
-    "{% for message in messages %}<|im_start|> {{ message['role'] }} {{ message['content'] }} <|im_end|> {% endfor %}"
-    "{% if add_generation_prompt %}<|im_start|> assistant {% endif %}"
+    "{% for message in messages %}<|im_start|> {{ message['role'] }} {{ message['content'] }}<|im_end|>{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|> assistant{% endif %}"
 )
 
 
@@ -26,15 +30,16 @@ class ChatTokenizer:
         self._template = jinja2.Environment(autoescape=False).from_string(CHAT_TEMPLATE)  # noqa: S701
         self.pad_id: int = tokenizer.token_to_id(PAD)
         self.end_id: int = tokenizer.token_to_id(END)
+        words = [tokenizer.id_to_token(token) for token in range(tokenizer.get_vocab_size())]
+        self._words = ["" if word in (PAD, START, END) else word for word in words]
 
     @classmethod
     def from_words(cls, words: Iterable[str]) -> "ChatTokenizer":
         """A tokenizer for the chat roles and `words`, in that order."""
-        listed = [PAD, START, END, "system", "user", "assistant", "tool", *words]
-        model = models.WordLevel({word: index for index, word in enumerate(dict.fromkeys(listed))}, unk_token=PAD)
-        tokenizer = Tokenizer(model)
-        tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+        tokenizer = Tokenizer(models.BPE({}, []))
         tokenizer.add_special_tokens([AddedToken(mark, special=True) for mark in (PAD, START, END)])
+        listed = dict.fromkeys(["system", "user", "assistant", "tool", *words])
+        tokenizer.add_tokens([AddedToken(f" {word}", normalized=False) for word in listed])
         return cls(tokenizer)
 
     def __len__(self) -> int:
@@ -45,14 +50,15 @@ class ChatTokenizer:
         return self._template.render(messages=messages, add_generation_prompt=True)
 
     def encode(self, text: str) -> list[int]:
-        ids: list[int] = self._tokenizer.encode(text).ids
-        if self.pad_id in ids:
+        encoded = self._tokenizer.encode(text)
+        if "".join(encoded.tokens) != text:
             raise UserError(f"text holds a word that the policy's vocabulary lacks: {text[:80]!r}")
+        ids: list[int] = encoded.ids
         return ids
 
     def decode(self, ids: Sequence[int]) -> str:
         """Text of a response; special tokens are left out."""
-        return self._tokenizer.decode(list(ids), skip_special_tokens=True)
+        return "".join(self._words[token] for token in ids)
 
     def pad_left(self, sequences: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
         """Ids and validity, both `[rows, longest]`, padded on the left."""
@@ -65,10 +71,9 @@ class ChatTokenizer:
         folder.mkdir(parents=True, exist_ok=True)
         self._tokenizer.save(str(folder / "tokenizer.json"))
         config = {
-            "tokenizer_class": "PreTrainedTokenizerFast",
+            "tokenizer_class": "Qwen2Tokenizer",
             "pad_token": PAD,
             "eos_token": END,
-            "unk_token": PAD,
             "clean_up_tokenization_spaces": False,
             "chat_template": CHAT_TEMPLATE,
         }

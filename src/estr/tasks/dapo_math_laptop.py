@@ -1,9 +1,9 @@
 """DAPO-Math's laptop counterpart: single-turn sums with a chain of steps.
 
-    prompt      7 + 5 - 3 + 9 - 2 + 6 - 4 =
-    response    12 9 18 16 22 18 Answer: 18
+    prompt      7 + 5 - 3 + 9 - 2 + 6 - 4
+    response    = 12 = 9 = 18 = 16 = 22 = 18 Answer: 18
 
-One number per step, then the answer on the terms of DAPO-Math (`Answer: ...`, rule-based reward, right or wrong).
+One running total per step, then the answer on the terms of DAPO-Math (`Answer: ...`, rule-based reward, right or wrong).
 Train and evaluation problems never overlap: a problem belongs to the split that the hash of its text names.
 """
 
@@ -36,7 +36,7 @@ class DapoMathLaptop:
 
     @property
     def response_tokens(self) -> int:
-        return self.steps + 3
+        return 2 * self.steps + 3
 
     def problems(self, split: str, count: int, seed: int) -> list[Problem]:
         rng = random.Random(f"{self.name}/{split}/{seed}")
@@ -64,7 +64,7 @@ class DapoMathLaptop:
         return [str(number) for number in range(self.largest_total + 1)] + ["+", "-", "=", "Answer:"]
 
     def demonstration(self, problem: Problem, rng: random.Random) -> str:
-        words = problem.prompt[-1]["content"].split()[:-1]
+        words = problem.prompt[-1]["content"].split()
         total, written = int(words[0]), []
         for sign, term in zip(words[1::2], words[2::2], strict=True):
             if rng.random() >= self.skip_rate:
@@ -72,8 +72,8 @@ class DapoMathLaptop:
             if rng.random() < self.slip_rate:
                 total += rng.choice((-2, -1, 1, 2))
             total = min(max(total, 0), self.largest_total)
-            written.append(total)
-        return " ".join(map(str, written)) + f" Answer: {total}"
+            written.append(f" = {total}")
+        return "".join(written) + f" Answer: {total}"
 
     def _chain(self, rng: random.Random) -> tuple[str, int]:
         total = rng.randint(1, self.largest_term)
@@ -83,7 +83,7 @@ class DapoMathLaptop:
             term = rng.choice([t for t in choices if 0 <= total + t <= self.largest_total])
             total += term
             text += f" {'+' if term > 0 else '-'} {abs(term)}"
-        return text + " =", total
+        return text, total
 
 
 def _split_of(text: str) -> str:

@@ -1,0 +1,180 @@
+"""The keep-gated clipped policy objective (Eq. 19) and its diagnostics."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from estr.algorithm.rules import KeepRule
+from estr.algorithm.signals import TokenSignals
+
+logger = logging.getLogger(__name__)
+
+EXPONENT_LIMIT = 20.0
+"""|log r| is limited to this inside exp only, so that no ratio overflows; beyond it the gradient is 0."""
+
+
+@dataclass(frozen=True, eq=False)
+class ObjectiveOutput:
+    """Loss (scalar, with gradient), the mask applied (bool [batch, length]) and the numbers of `diagnose`."""
+
+    loss: Tensor
+    keep: Tensor
+    diagnostics: dict[str, float]
+
+
+def objective(
+    signals: TokenSignals,
+    rule: KeepRule,
+    *,
+    clip_low: float = 0.20,
+    clip_high: float = 0.28,
+    response_tokens: int | None = None,
+    keep: Tensor | None = None,
+) -> ObjectiveOutput:
+    """L = -1/sum_i|o_i| sum_{i,t} M_t min(r_t A_t, clip(r_t, 1 - clip_low, 1 + clip_high) A_t) (Eq. 19).
+
+    The mask is a stop-gradient gate: a masked token adds exactly nothing to loss and gradient, but still
+    counts in the denominator. For k micro-batches of one batch, pass the batch's `response_tokens` and the
+    part of its mask; the k losses then sum to the loss of the batch, and `diagnose` on the whole batch gives
+    its diagnostics.
+
+    Args:
+        signals: the tokens; the gradient flows through `target_logprob`.
+        rule: decides the mask, unless `keep` is given.
+        clip_low: epsilon_low of the clip, in [0, 1).
+        clip_high: epsilon_high of the clip, >= 0.
+        response_tokens: response tokens of the global batch, kept or not; default: those of `signals`.
+        keep: precomputed mask, bool [batch, length].
+
+    Raises:
+        ValueError: a clip range out of bounds, fewer `response_tokens` than `signals` has, or a malformed
+        `keep`.
+    """
+    _check_clip(clip_low, clip_high)
+    local_tokens = signals.response_tokens
+    denominator = local_tokens if response_tokens is None else response_tokens
+    if denominator < local_tokens:
+        raise ValueError(f"response_tokens = {denominator}, but these signals alone have {local_tokens}")
+    if keep is None:
+        keep = rule.keep(signals)
+    _check_mask(keep, signals)
+    keep = keep & signals.usable
+
+    advantage = torch.where(keep, signals.advantage, 0.0)
+    ratio = _ratio(torch.where(keep, signals.log_ratio, 0.0))
+    surrogate = torch.minimum(ratio * advantage, ratio.clamp(1 - clip_low, 1 + clip_high) * advantage)
+    loss = -surrogate.sum() / max(denominator, 1)
+
+    diagnostics = diagnose(signals, keep, clip_low=clip_low, clip_high=clip_high)
+    if diagnostics["nonfinite_fraction"] > 0:
+        _log_nonfinite(signals)
+    return ObjectiveOutput(loss, keep, diagnostics)
+
+
+def k3(log_ratio: Tensor) -> Tensor:
+    """r - 1 - log r per token: its mean under mu is KL(mu || pi_theta) (Eqs. 9, 37), in nats."""
+    return torch.expm1(log_ratio.clamp(-EXPONENT_LIMIT, EXPONENT_LIMIT)) - log_ratio
+
+
+def diagnose(
+    signals: TokenSignals, keep: Tensor, *, clip_low: float = 0.20, clip_high: float = 0.28
+) -> dict[str, float]:
+    """Diagnostics of one batch and its mask; a mean over an empty set is NaN.
+
+    Fractions are of all response tokens: `masked_fraction` (Eq. 21, non-finite tokens included),
+    `nonfinite_fraction`, and `clip_fraction_low` / `clip_fraction_high`, the kept tokens on the flat branch
+    of the clip (C_t = 0 in Eq. 47: A < 0 and r < 1 - clip_low; A > 0 and r > 1 + clip_high).
+    `sequences_masked_fraction` is the fraction of trajectories with at least one masked token.
+
+    Means are over response tokens with finite signals: `entropy` H_t, `log_perplexity` -log pi_theta,
+    `log_ratio_abs` |delta| (and its maximum `log_ratio_max`), `ratio_deviation` |r - 1|, `kl_to_behavior`
+    (k3). The endings `_masked` and `_kept` (and the names `masked_entropy`, `kept_entropy`) restrict a mean
+    to the masked or kept ones; `_low_entropy` and `_high_entropy` to those at most and above the batch's
+    (lower) median entropy.
+    """
+    _check_clip(clip_low, clip_high)
+    _check_mask(keep, signals)
+    response, usable = signals.response_mask, signals.usable
+    kept = keep & usable
+    masked = response & ~kept
+    dropped = usable & ~kept
+    delta = signals.log_ratio.detach().double()
+    entropy = signals.entropy.double()
+    ratio = _ratio(delta)
+    deviation = (ratio - 1).abs()
+    kl = k3(delta)
+    median = entropy[usable].median() if usable.any() else entropy.new_tensor(torch.nan)
+    low, high = usable & (entropy <= median), usable & (entropy > median)
+    clipped_low = kept & (signals.advantage < 0) & (ratio < 1 - clip_low)
+    clipped_high = kept & (signals.advantage > 0) & (ratio > 1 + clip_high)
+    largest = delta[usable].abs().max() if usable.any() else delta.new_tensor(torch.nan)
+    values = {
+        "masked_fraction": _mean(masked, response),
+        "masked_entropy": _mean(entropy, dropped),
+        "kept_entropy": _mean(entropy, kept),
+        "sequences_masked_fraction": _mean(masked.any(1), response.any(1)),
+        "clip_fraction_low": _mean(clipped_low, response),
+        "clip_fraction_high": _mean(clipped_high, response),
+        "ratio_deviation": _mean(deviation, usable),
+        "ratio_deviation_masked": _mean(deviation, dropped),
+        "ratio_deviation_kept": _mean(deviation, kept),
+        "kl_to_behavior": _mean(kl, usable),
+        "kl_to_behavior_masked": _mean(kl, dropped),
+        "kl_to_behavior_kept": _mean(kl, kept),
+        "kl_to_behavior_low_entropy": _mean(kl, low),
+        "kl_to_behavior_high_entropy": _mean(kl, high),
+        "masked_fraction_low_entropy": _mean(masked, low),
+        "masked_fraction_high_entropy": _mean(masked, high),
+        "entropy": _mean(entropy, usable),
+        "log_perplexity": _mean(-signals.target_logprob.detach().double(), usable),
+        "log_ratio_abs": _mean(delta.abs(), usable),
+        "log_ratio_max": largest,
+        "nonfinite_fraction": _mean(response & ~usable, response),
+        "response_tokens": response.sum().double(),
+    }
+    return dict(zip(values, torch.stack(list(values.values())).tolist(), strict=True))
+
+
+def _ratio(log_ratio: Tensor) -> Tensor:
+    return log_ratio.clamp(-EXPONENT_LIMIT, EXPONENT_LIMIT).exp()
+
+
+def _mean(values: Tensor, where: Tensor) -> Tensor:
+    return torch.where(where, values, 0).double().sum() / where.sum()
+
+
+def _check_clip(clip_low: float, clip_high: float) -> None:
+    if not (0 <= clip_low < 1 and clip_high >= 0):
+        raise ValueError(f"clip range ({clip_low}, {clip_high}) must satisfy 0 <= low < 1 and high >= 0")
+
+
+def _check_mask(keep: Tensor, signals: TokenSignals) -> None:
+    if keep.dtype != torch.bool or keep.shape != signals.response_mask.shape:
+        raise ValueError(
+            f"keep must be bool {tuple(signals.response_mask.shape)}, got {keep.dtype} {tuple(keep.shape)}"
+        )
+
+
+def _log_nonfinite(signals: TokenSignals) -> None:
+    bad = (signals.response_mask & ~signals.finite).nonzero()
+    row, position = bad[0].tolist()
+    logger.warning(
+        "non-finite signals on %d response tokens, first at sequence %d, position %d: behavior_logprob %s, "
+        "target_logprob %s, entropy %s, advantage %s; they are not kept",
+        len(bad),
+        row,
+        position,
+        *(
+            float(values[row, position].detach())
+            for values in (
+                signals.behavior_logprob,
+                signals.target_logprob,
+                signals.entropy,
+                signals.advantage,
+            )
+        ),
+    )

@@ -1,0 +1,197 @@
+"""Load the files of finished runs: run.json, metrics.parquet, tokens.parquet, evaluation.json.
+
+The folders to read come in by argument; nothing is searched for. A file that is missing, truncated or
+in disagreement with its neighbours is a `UserError` that names it.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from estr.errors import UserError
+from estr.provenance import read_json
+from estr.report.labels import order
+
+WithInterval = tuple[float, float, float]
+RUN_FIELDS: dict[str, type | tuple[type, ...]] = {
+    "run_id": str,
+    "scale": str,
+    "task": str,
+    "method": str,
+    "label": str,
+    "seed": int,
+    "config": dict,
+    "config_hash": str,
+    "commit": str,
+    "packages": dict,
+    "machine": dict,
+    "wall_seconds": (int, float),
+    "status": str,
+    "steps": int,
+    "rule": dict,
+}
+METRIC_COLUMNS = (
+    "step",
+    "reward",
+    "masked_fraction",
+    "masked_entropy",
+    "response_tokens",
+    "ratio_deviation",
+    "kl_to_behavior",
+)
+TOKEN_COLUMNS = ("step", "sequence", "behavior_logprob", "target_logprob", "entropy", "switch_offset")
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Final evaluation of a run: how many of k samples of each problem were correct.
+
+    correct: int64 [problems], 0..k. warm_start: (value, low, high) of avg@k and pass@k before training,
+    fractions 0..1.
+    """
+
+    k: int
+    correct: np.ndarray
+    warm_start: tuple[WithInterval, WithInterval]
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """A finished run. metrics: one row per step (see docs/metrics.md)."""
+
+    path: Path
+    run_id: str
+    scale: str
+    task: str
+    method: str
+    label: str
+    seed: int
+    engine: str
+    rule: dict[str, Any]
+    config_hash: str
+    commit: str
+    packages: dict[str, str]
+    machine: dict[str, Any]
+    wall_seconds: float
+    steps: int
+    mlflow_run_id: str | None
+    metrics: pd.DataFrame
+
+    @property
+    def thresholds(self) -> str:
+        """The rule's thresholds written out, e.g. ``tau=1.6, eps=0.01``; empty for a rule without any."""
+        return format_thresholds(self.rule)
+
+    def read_evaluation(self) -> Evaluation:
+        """Read evaluation.json and check its summary against the per-problem counts."""
+        path = self.path / "evaluation.json"
+        record = read_json(path)
+        try:
+            k, counts = record["k"], record["per_problem_correct"]
+            warm = record["warm_start"]
+            average, passed = (_with_interval(warm, metric) for metric in (f"avg@{k}", f"pass@{k}"))
+            correct = np.asarray(counts, dtype=np.int64)
+            recorded = float(record[f"avg@{k}"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise UserError(
+                f"{path}: field {error} is missing or malformed; evaluate the run again"
+            ) from error
+        if correct.ndim != 1 or correct.size == 0 or correct.min() < 0 or correct.max() > k:
+            raise UserError(
+                f"{path}: per_problem_correct must be a non-empty list of counts between 0 and {k}"
+            )
+        if abs(correct.mean() / k - recorded) > 1e-6:
+            raise UserError(
+                f"{path}: avg@{k} is {recorded}, its per-problem counts give {correct.mean() / k}"
+            )
+        return Evaluation(k, correct, (average, passed))
+
+    def read_tokens(self) -> pd.DataFrame:
+        """Read the sampled tokens; adds log_ratio = target_logprob - behavior_logprob (nats, Eq. 7)."""
+        path = self.path / "tokens.parquet"
+        tokens = _read_parquet(path, TOKEN_COLUMNS)
+        tokens["log_ratio"] = tokens["target_logprob"] - tokens["behavior_logprob"]
+        return tokens
+
+
+def load_runs(run_dirs: Sequence[Path]) -> list[RunResult]:
+    """Load runs of one scale and one task, sorted in display order and by seed.
+
+    Raises:
+        UserError: no run, an unreadable or unfinished one, two of the same label and seed, or mixed scales or
+        tasks.
+    """
+    runs = sorted((load_run(Path(path)) for path in run_dirs), key=lambda run: (*order(run.label), run.seed))
+    if not runs:
+        raise UserError(
+            "no run folders were given; name at least one results/<scale>/runs/<task>/<label>/seed<N>"
+        )
+    for field in ("scale", "task"):
+        values = sorted({getattr(run, field) for run in runs})
+        if len(values) > 1:
+            raise UserError(f"runs of several {field}s cannot share a table or figure: {', '.join(values)}")
+    for first, second in pairwise(runs):
+        if (first.label, first.seed) == (second.label, second.seed):
+            raise UserError(
+                f"{first.path} and {second.path} are the same run ({first.label}, seed {first.seed})"
+            )
+    return runs
+
+
+def load_run(path: Path) -> RunResult:
+    """Load run.json and metrics.parquet of one finished run."""
+    record_path = path / "run.json"
+    record = read_json(record_path)
+    for field, kind in RUN_FIELDS.items():
+        if not isinstance(record.get(field), kind):
+            raise UserError(f"{record_path}: field '{field}' is missing or malformed")
+    if record["status"] != "complete":
+        raise UserError(
+            f"{record_path}: status is '{record['status']}', not 'complete'; finish the run first"
+        )
+    engine = record["config"].get("engine")
+    if not isinstance(engine, str):
+        raise UserError(f"{record_path}: field 'config.engine' is missing or malformed")
+    metrics_path = path / "metrics.parquet"
+    metrics = _read_parquet(metrics_path, METRIC_COLUMNS).sort_values("step", ignore_index=True)
+    if metrics["step"].tolist() != list(range(1, record["steps"] + 1)):
+        raise UserError(
+            f"{metrics_path}: holds {metrics['step'].nunique()} steps in {len(metrics)} rows, "
+            f"run.json says {record['steps']}; resume the run"
+        )
+    kept_fields = {name: record[name] for name in RUN_FIELDS if name not in ("config", "status")}
+    return RunResult(
+        path=path, engine=engine, metrics=metrics, mlflow_run_id=record.get("mlflow_run_id"), **kept_fields
+    )
+
+
+def format_thresholds(rule: dict[str, Any]) -> str:
+    """Write a rule's thresholds out with four significant digits."""
+    return ", ".join(
+        f"{name}={value:.4g}" if isinstance(value, int | float) else f"{name}={value}"
+        for name, value in rule.items()
+        if name not in ("name", "achieved")
+    )
+
+
+def _with_interval(record: dict[str, Any], metric: str) -> WithInterval:
+    low, high = record[f"{metric}_ci"]
+    return float(record[metric]), float(low), float(high)
+
+
+def _read_parquet(path: Path, columns: Sequence[str]) -> pd.DataFrame:
+    try:
+        frame = pd.read_parquet(path)
+    except FileNotFoundError as error:
+        raise UserError(f"{path}: does not exist") from error
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path}: cannot be read as parquet, perhaps truncated; make it again") from error
+    missing = [column for column in columns if column not in frame]
+    if missing:
+        raise UserError(f"{path}: lacks the columns {', '.join(missing)}")
+    return frame

@@ -1,0 +1,84 @@
+import logging
+from pathlib import Path
+
+import pytest
+import torch
+
+from estr.embedded.checkpoint import TrainingState, load_state, save_state
+from estr.errors import UserError
+
+
+def state(step: int) -> TrainingState:
+    generator = torch.Generator().manual_seed(step)
+
+    def tensors() -> dict[str, torch.Tensor]:
+        return {"a.weight": torch.randn(3, 4, generator=generator), "b": torch.randn(2, generator=generator)}
+
+    versions = {v: {k: t.bfloat16() for k, t in tensors().items()} for v in (step - 1, step)}
+    return TrainingState(step, tensors(), {f"{k}/exp_avg": t for k, t in tensors().items()}, versions)
+
+
+def assert_equal(a: TrainingState, b: TrainingState) -> None:
+    assert a.step == b.step and a.versions.keys() == b.versions.keys()
+    groups = [(a.weights, b.weights), (a.moments, b.moments)]
+    groups += [(a.versions[v], b.versions[v]) for v in a.versions]
+    for left, right in groups:
+        assert left.keys() == right.keys()
+        assert all(torch.equal(left[k], right[k]) and left[k].dtype == right[k].dtype for k in left)
+
+
+def test_newest_state_comes_back_exactly_and_two_are_kept(tmp_path: Path) -> None:
+    for step in (4, 8, 12):
+        save_state(state(step), tmp_path, "abc")
+    loaded = load_state(tmp_path, "abc")
+    assert loaded is not None
+    assert_equal(loaded, state(12))
+    assert sorted(p.name for p in tmp_path.glob("*.safetensors")) == [
+        "step0000008.safetensors",
+        "step0000012.safetensors",
+    ]
+    assert not list(tmp_path.glob("*.partial"))
+
+
+def test_no_state() -> None:
+    assert load_state(Path("nowhere"), "abc") is None
+
+
+def damage(path: Path, how: str) -> None:
+    content = bytearray(path.read_bytes())
+    if how == "truncated":
+        del content[len(content) // 2 :]
+    elif how == "bit flipped":
+        content[-5] ^= 0x10
+    path.unlink() if how == "missing" else path.write_bytes(bytes(content))
+
+
+@pytest.mark.parametrize("how", ["truncated", "bit flipped", "missing"])
+def test_damage_is_reported_and_the_state_before_it_is_used(
+    tmp_path: Path, how: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    save_state(state(4), tmp_path, "abc")
+    save_state(state(8), tmp_path, "abc")
+    damage(tmp_path / "step0000008.safetensors", how)
+    with caplog.at_level(logging.WARNING):
+        loaded = load_state(tmp_path, "abc")
+    assert loaded is not None
+    assert_equal(loaded, state(4))
+    assert "step0000008.safetensors is damaged" in caplog.text
+    damage(tmp_path / "step0000004.safetensors", how)
+    with pytest.raises(UserError, match="every checkpoint is damaged"):
+        load_state(tmp_path, "abc")
+
+
+def test_a_checkpoint_that_never_got_its_note_does_not_exist(tmp_path: Path) -> None:
+    save_state(state(4), tmp_path, "abc")
+    save_state(state(8), tmp_path, "abc")
+    (tmp_path / "step0000008.json").unlink()
+    loaded = load_state(tmp_path, "abc")
+    assert loaded is not None and loaded.step == 4
+
+
+def test_another_configuration_is_refused(tmp_path: Path) -> None:
+    save_state(state(4), tmp_path, "abc")
+    with pytest.raises(UserError, match="another configuration"):
+        load_state(tmp_path, "xyz")

@@ -1,0 +1,127 @@
+"""The guard of everything: what the sampler recorded is what the weights say, token by token, version by version."""
+
+from itertools import pairwise
+
+import pytest
+import torch
+from test_policy import left_padded
+
+from estr.algorithm.signals import logprob_and_entropy
+from estr.embedded.policy import Policy, response_logits
+from estr.embedded.sampler import OnSwitch, Rollout, sample
+from estr.embedded.trainer import behavior_copy
+
+END, PAD, GROUP, LENGTH = 1, 0, 3, 16
+SWITCHES = (3, 4, 9)
+
+
+def drifted(policy: Policy, count: int) -> list[tuple[int, Policy]]:
+    """Versions of a policy whose weights move by several percent each."""
+    generator = torch.Generator().manual_seed(5)
+    versions = []
+    for number in range(count):
+        version = behavior_copy(policy)
+        for parameter in version.parameters():
+            parameter.add_(0.05 * number * torch.randn(parameter.shape, generator=generator) * parameter.std())
+        versions.append((10 + number, version))
+    return versions
+
+
+def rollout(policy: Policy, on_switch: OnSwitch, temperature: float = 1.0) -> tuple[Rollout, dict[int, Policy]]:
+    versions = drifted(policy, len(SWITCHES) + 1)
+    prompts, valid = left_padded(5, 7, policy.shape.vocab_size)
+    sampled = sample(
+        versions,
+        SWITCHES,
+        prompts,
+        valid,
+        group=GROUP,
+        max_tokens=LENGTH,
+        end_id=END,
+        pad_id=PAD,
+        generator=torch.Generator().manual_seed(11),
+        temperature=temperature,
+        on_switch=on_switch,
+    )
+    return sampled, dict(versions)
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+def test_rescoring_reproduces_every_version_over_switches(policy: Policy, temperature: float) -> None:
+    sampled, versions = rollout(policy, "retract", temperature)
+    checked = 0
+    for number, weights in versions.items():
+        logits = response_logits(weights, sampled.prompts, sampled.prompt_valid, sampled.tokens)
+        logprob, entropy = logprob_and_entropy(logits, sampled.tokens, temperature)
+        here = sampled.version == number
+        torch.testing.assert_close(sampled.logprob[here], logprob[here], atol=2e-5, rtol=1e-5)
+        torch.testing.assert_close(sampled.entropy[here], entropy[here], atol=2e-5, rtol=1e-5)
+        others = sampled.mask & ~here
+        assert (sampled.logprob[others] - logprob[others]).abs().max() > 0.01
+        checked += int(here.sum())
+    assert checked == int(sampled.mask.sum())
+
+
+def test_in_place_switch_keeps_old_keys_and_values(policy: Policy) -> None:
+    sampled, versions = rollout(policy, "in_place")
+    bounds = [0, *SWITCHES, LENGTH]
+    for (start, stop), (_, weights) in zip(pairwise(bounds), versions.items(), strict=True):
+        if start == 0:
+            logits, cache = weights(sampled.prompts, valid=sampled.prompt_valid)
+            pending, cache = logits[:, -1:].repeat_interleave(GROUP, 0), cache.expand(GROUP)
+        else:
+            pending, cache = weights(sampled.tokens[:, start - 1 : start], cache)
+        rest, grown = weights(sampled.tokens[:, start : stop - 1], cache) if stop - 1 > start else (None, cache)
+        logits = pending if rest is None else torch.cat([pending, rest], 1)
+        logprob, entropy = logprob_and_entropy(logits, sampled.tokens[:, start:stop], 1.0)
+        here = sampled.mask[:, start:stop]
+        torch.testing.assert_close(sampled.logprob[:, start:stop][here], logprob[here], atol=2e-5, rtol=1e-5)
+        torch.testing.assert_close(sampled.entropy[:, start:stop][here], entropy[here], atol=2e-5, rtol=1e-5)
+        cache = grown
+    retracted, _ = rollout(policy, "retract")
+    assert torch.equal(sampled.tokens[:, : SWITCHES[0]], retracted.tokens[:, : SWITCHES[0]])
+    assert not torch.equal(sampled.logprob, retracted.logprob)
+
+
+def test_masks_versions_and_padding(policy: Policy) -> None:
+    sampled, _ = rollout(policy, "retract")
+    lengths = sampled.mask.sum(1)
+    assert lengths.min() < LENGTH
+    for row, length in enumerate(lengths.tolist()):
+        tokens, mask = sampled.tokens[row], sampled.mask[row]
+        assert mask[:length].all() and not mask[length:].any()
+        assert (tokens[length:] == PAD).all() and (sampled.version[row, length:] == -1).all()
+        assert (tokens[: length - 1] != END).all()
+        assert length == LENGTH or tokens[length - 1] == END
+    expected = 10 + (torch.arange(LENGTH) >= torch.tensor(SWITCHES)[:, None]).sum(0)
+    assert torch.equal(sampled.version[sampled.mask], expected.expand(len(lengths), -1)[sampled.mask])
+
+
+def test_samples_follow_the_recorded_distribution(policy: Policy) -> None:
+    prompts, valid = left_padded(1, 7, policy.shape.vocab_size)
+    sampled = sample(
+        [(0, policy)],
+        [],
+        prompts,
+        valid,
+        group=20_000,
+        max_tokens=1,
+        end_id=END,
+        pad_id=PAD,
+        generator=torch.Generator().manual_seed(0),
+    )
+    logits, _ = policy(prompts, valid=valid)
+    expected = logits[0, -1].softmax(-1)
+    observed = torch.bincount(sampled.tokens[:, 0], minlength=policy.shape.vocab_size) / 20_000
+    assert (observed - expected).abs().max() < 4 * 0.5 / 20_000**0.5
+
+
+def test_behavior_copy_is_rounded_to_bfloat16_and_close(policy: Policy) -> None:
+    copied = behavior_copy(policy)
+    for name, tensor in policy.state_dict().items():
+        rounded = copied.state_dict()[name]
+        assert torch.equal(rounded, tensor.bfloat16().float())
+    prompts, valid = left_padded(5, 7, policy.shape.vocab_size)
+    with torch.no_grad():
+        gap = (policy(prompts, valid=valid)[0] - copied(prompts, valid=valid)[0])[valid].abs()
+    assert 0 < gap.max() < 0.5

@@ -1,0 +1,183 @@
+"""Figures: written in three formats, not blank, equal bytes for equal data; the plotted numbers by hand."""
+
+import math
+from pathlib import Path
+
+import matplotlib as mpl
+import matplotlib.image
+import numpy as np
+import pandas as pd
+import pytest
+
+from estr.algorithm.rules import EntropyScaled
+from estr.errors import UserError
+from estr.report import style
+from estr.report.captions import CAPTIONS
+from estr.report.curves import EMA_ALPHA, curve_data
+from estr.report.edge_figure import COLUMNS
+from estr.report.figures import FIGURES, stability_edge
+from estr.report.labels import DISPLAY, matched
+from estr.report.runs import load_runs
+from estr.report.token_figures import entropy_ratio_data, switch_data
+
+
+def check_image(path: Path) -> None:
+    """Something is drawn in every ninth of the picture's middle, and nothing is cut off at its border."""
+    pixels = mpl.image.imread(path)[..., :3].mean(axis=-1)
+    border = np.concatenate([pixels[0], pixels[-1], pixels[:, 0], pixels[:, -1]])
+    assert border.min() > 0.9
+    assert (pixels < 0.9).mean() > 0.01
+    assert len(np.unique(pixels)) > 20
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_figures_are_drawn_and_reproducible(study, tmp_path: Path, name: str) -> None:
+    stems = [tmp_path / "first" / name, tmp_path / "second" / name]
+    for stem in stems:
+        FIGURES[name](study.run_dirs, stem)
+    check_image(stems[0].with_suffix(".png"))
+    for suffix in (".pdf", ".png", ".csv"):
+        first, second = (stem.with_suffix(suffix).read_bytes() for stem in stems)
+        assert first == second and len(first) > 500
+    said = CAPTIONS[name].measured(pd.read_csv(stems[0].with_suffix(".csv")))
+    assert "nan" not in said and any(character.isdigit() for character in said)
+
+
+def test_one_seed_and_one_method_are_enough(folder, tmp_path: Path) -> None:
+    folder.write("async", 3)
+    with pytest.raises(UserError, match="a method that masks tokens"):
+        FIGURES["fig08_masking"](folder.run_dirs, tmp_path / "fig08_masking")
+    for name in ("fig01_entropy_ratio", "fig03_version_switch", "fig07_reward"):
+        FIGURES[name](folder.run_dirs, tmp_path / name)
+        check_image(tmp_path / f"{name}.png")
+        assert "nan" not in CAPTIONS[name].measured(pd.read_csv(tmp_path / f"{name}.csv"))
+
+
+def test_methods_keep_their_look() -> None:
+    looks = [style.line_style(method) for method in DISPLAY]
+    assert len({look["color"] for look in looks}) == len({look["marker"] for look in looks}) == len(DISPLAY)
+    for method in DISPLAY:
+        published, variant = style.line_style(method), style.line_style(matched(method))
+        assert published["color"] == variant["color"] and published["marker"] == variant["marker"]
+        assert published["linestyle"] == "-" != variant["linestyle"]
+        assert variant["markerfacecolor"] == "white"
+
+
+def test_the_scale_line_says_scale_seeds_and_engine(study) -> None:
+    runs = load_runs(study.run_dirs)
+    assert style.scale_line(runs) == "laptop scale · 2 seeds · embedded engine"
+    assert style.scale_line(runs[:3]) == "laptop scale · 1-2 seeds · embedded engine"
+    assert style.scale_line(runs[:1]) == "laptop scale · 1 seed · embedded engine"
+
+
+def test_curves_by_hand(folder) -> None:
+    for seed, reward in ((0, [0.0, 1.0]), (1, [1.0, 1.0])):
+        columns = ("masked_entropy", "response_tokens", "ratio_deviation", "kl_to_behavior")
+        values = {
+            "step": [1, 2],
+            "reward": reward,
+            "masked_fraction": reward,
+            **{column: [0.0, 0.0] for column in columns},
+        }
+        folder.write("estr", seed, metrics=values)
+        folder.write("async", seed, metrics=values)
+    data = curve_data(load_runs(folder.run_dirs), ["reward", "masked_fraction"])
+    reward = data[(data["metric"] == "reward") & (data["label"] == "estr")]
+    smooth = 1 / (2 - EMA_ALPHA)  # weights 1 - alpha and 1 of the values 0 and 1
+    assert reward["raw"].tolist() == [0.5, 1.0]
+    assert reward["mean"].tolist() == pytest.approx([0.5, (1 + smooth) / 2])
+    assert reward["sd"].tolist() == pytest.approx([math.sqrt(0.5), (1 - smooth) / math.sqrt(2)])
+    assert reward["n_seeds"].tolist() == [2, 2]
+    assert set(data.loc[data["metric"] == "masked_fraction", "label"]) == {"estr"}
+
+
+def test_fixed_threshold_spends_the_budget_of_the_entropy_rule() -> None:
+    """Bounds 0.1 at H = 0 and 1.005 at H = 1 mask the third token alone, so c = 0.8."""
+    tokens = pd.DataFrame({"entropy": [0.0, 1.0, 0.0, 1.0], "log_ratio": [0.05, 0.8, -0.3, 0.9]})
+    data = entropy_ratio_data(tokens, EntropyScaled(tau=1.0, eps=0.01))
+    points = data[data["series"].isin(["estr_only", "fixed_only", "both"])].set_index("series")[
+        "log_ratio_abs"
+    ]
+    assert points.to_dict() == {"estr_only": 0.3, "fixed_only": 0.9}
+    assert data.loc[data["series"] == "boundary_fixed", "log_ratio_abs"].unique() == [0.8]
+    assert data.loc[data["series"] == "kept_by_both", "count"].sum() == 2
+    solid = data[data["series"] == "boundary_estr"]
+    assert solid["log_ratio_abs"].to_numpy() == pytest.approx(np.sqrt(solid["entropy"] + 0.01))
+
+
+def test_switch_means_and_clustered_bands_by_hand() -> None:
+    """Two sequences with means 1 and 3 at offset 0: mean 2, standard error 1; z = delta as H + eps = 1."""
+    tokens = pd.DataFrame(
+        {
+            "run": "r",
+            "step": 1,
+            "sequence": [0, 0, 1, 1, 0, 1],
+            "switch_offset": [0, 0, 0, 0, -1, 10_000],
+            "entropy": 0.75,
+            "log_ratio": [1.0, -1.0, 3.0, -3.0, 7.0, 9.0],
+        }
+    )
+    data = switch_data(tokens, eps=0.25).set_index(["quantity", "offset"])
+    at = data.loc[("log_ratio_abs", 0)]
+    assert (at["mean"], at["n_tokens"], at["n_sequences"]) == (2, 4, 2)
+    assert (at["low"], at["high"]) == pytest.approx((2 - 1.96, 2 + 1.96))
+    assert data.loc[("z_abs", 0), "mean"] == 2
+    assert data.loc[("log_ratio_abs", -1), "mean"] == 7 and math.isnan(data.loc[("log_ratio_abs", -1), "low"])
+    assert {offset for _, offset in data.index} == {-1, 0}
+
+
+def test_token_figures_complain_about_what_is_absent(folder, tmp_path: Path) -> None:
+    sync = folder.write("sync", 0)
+    with pytest.raises(UserError, match="need runs of estr or async"):
+        FIGURES["fig01_entropy_ratio"]([sync], tmp_path / "a")
+    run_dir = folder.write("async", 0)
+    tokens = pd.read_parquet(run_dir / "tokens.parquet").assign(switch_offset=10_000)
+    tokens.to_parquet(run_dir / "tokens.parquet")
+    with pytest.raises(UserError, match="no sampled sequence switches version"):
+        FIGURES["fig03_version_switch"]([run_dir], tmp_path / "b")
+    tokens.assign(entropy=math.nan).to_parquet(run_dir / "tokens.parquet")
+    with pytest.raises(UserError, match="no token with finite signals"):
+        FIGURES["fig01_entropy_ratio"]([run_dir], tmp_path / "c")
+
+
+def edge_scan() -> pd.DataFrame:
+    rows = [
+        (
+            "async",
+            rate,
+            intra,
+            3 * intra,
+            seed,
+            0.3,
+            0.5,
+            0.05 if rate * intra > 1e-4 else 0.4,
+            rate * intra > 1e-4,
+        )
+        for rate in (1e-5, 1e-4, 1e-3)
+        for intra in (1, 4)
+        for seed in (0, 1)
+    ]
+    names = list(COLUMNS)
+    return pd.DataFrame(rows, columns=names)
+
+
+def test_stability_edge(tmp_path: Path) -> None:
+    edge_scan().to_csv(tmp_path / "scan.csv", index=False)
+    stability_edge(tmp_path / "scan.csv", tmp_path / "edge", "laptop", "embedded")
+    check_image(tmp_path / "edge.png")
+    data = pd.read_csv(tmp_path / "edge.csv")
+    assert len(data) == 6 and (data["n_seeds"] == 2).all()
+    assert "3 of 6 settings collapsed" in CAPTIONS["stability_edge"].measured(data)
+
+
+def test_a_stability_scan_without_async_or_columns_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "scan.csv"
+    for frame, complaint in (
+        (edge_scan().assign(method="estr"), "no run of vanilla async"),
+        (edge_scan().drop(columns="collapsed"), "lacks the columns collapsed"),
+    ):
+        frame.to_csv(path, index=False)
+        with pytest.raises(UserError, match=complaint):
+            stability_edge(path, tmp_path / "edge", "laptop", "embedded")
+    with pytest.raises(UserError, match=r"absent\.csv"):
+        stability_edge(tmp_path / "absent.csv", tmp_path / "edge", "laptop", "embedded")
