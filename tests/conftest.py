@@ -1,4 +1,5 @@
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -9,11 +10,18 @@ REPOSITORY = Path(__file__).parents[1]
 
 
 @pytest.fixture
-def workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A folder with copies of configs/ and workflow/, entered; what a test edits there stays there."""
     for name in ("configs", "workflow"):
         shutil.copytree(REPOSITORY / name, tmp_path / name)
     monkeypatch.chdir(tmp_path)
-    config._load.cache_clear()
-    yield tmp_path
-    config._load.cache_clear()
+    yield from _without_caches(tmp_path)
+
+
+def _without_caches(folder: Path) -> Iterator[Path]:
+    loaders = (config.load_scale, config.load_task, config.load_method, config.load_experiment)
+    for loader in loaders:
+        loader.cache_clear()
+    yield folder
+    for loader in loaders:
+        loader.cache_clear()

@@ -62,7 +62,7 @@ def test_methods_differ_in_rule_and_synchrony_alone() -> None:
 
 
 def test_overrides_reach_their_section() -> None:
-    run = resolve("laptop", "dapo_math", "estr__tau=1.0__intra=5__learning_rate=3e-4", 2)
+    run = resolve("laptop", "dapo_math", "estr__intra=5__learning_rate=0.0003__tau=1.0", 2)
     assert run.thresholds == {"tau": 1.0, "eps": 0.01}
     assert (run.staleness.intra, run.train.learning_rate) == (5, 3e-4)
     assert resolve("laptop", "dapo_math", "icepop__thresholds=matched", 0).matched_budget
@@ -88,7 +88,9 @@ def test_label_round_trip(method: str, overrides: dict[str, int | float]) -> Non
     assert parse_label(label) == (method, overrides)
 
 
-@pytest.mark.parametrize("label", ["estr__tau", "estr__=3", "estr__tau=", "estr__ta u=1", "estr__tau=[1]", "estr__tau=../x"])
+@pytest.mark.parametrize(
+    "label", ["estr__tau", "estr__=3", "estr__tau=", "estr__ta u=1", "estr__tau=[1]", "estr__tau=../x"]
+)
 def test_malformed_label(label: str) -> None:
     with pytest.raises(UserError, match="is not key=value"):
         parse_label(label)
@@ -104,6 +106,9 @@ def test_malformed_label(label: str) -> None:
         (("laptop", "dapo_math", "estr__steps=many", 0), "'train.steps': Input should be a valid integer"),
         (("laptop", "dapo_math", "estr__thresholds=mine", 0), "thresholds can only be 'matched'"),
         (("laptop", "dapo_math", "estr", -1), "'seed'"),
+        (("laptop", "dapo_math", "estr__phi=1", 0), "unknown override 'phi'; there are intra, inter, tau, eps"),
+        (("laptop", "dapo_math", "estr__learning_rate=3e-4", 0), "write it as 'estr__learning_rate=0.0003'"),
+        (("laptop", "dapo_math", "estr__tau=1.0__inter=2", 0), "write it as 'estr__inter=2__tau=1.0'"),
     ],
 )
 def test_unknown_names_and_bad_values(arguments: tuple[str, str, str, int], message: str) -> None:
@@ -115,7 +120,6 @@ def test_unknown_names_and_bad_values(arguments: tuple[str, str, str, int], mess
     ("label", "message"),
     [
         ("estr__tau=-1", "entropy_scaled: tau must be >= 0"),
-        ("estr__phi=1", "phi"),
         ("icepop__low=7.0", "ratio_interval: low must be"),
         ("m2po__eligible=some", "eligible"),
     ],

@@ -1,4 +1,5 @@
 import random
+from itertools import pairwise
 
 import pytest
 
@@ -49,7 +50,7 @@ def test_mistakes_come_at_their_rates() -> None:
     for problem in problems:
         first = int(problem.prompt[-1]["content"].split()[0])
         totals = [first, *(int(w) for w in skipping.demonstration(problem, rng).split() if w.isdigit())][:-1]
-        skipped += sum(a == b for a, b in zip(totals, totals[1:], strict=False))
+        skipped += sum(a == b for a, b in pairwise(totals))
         steps += skipping.steps
     assert skipped / steps == pytest.approx(0.3, abs=0.03)
     noisy = DapoMathLaptop(skip_rate=0.12, slip_rate=0.03)

@@ -35,7 +35,8 @@ class _Commands(click.Group):
         except UserError as error:
             _fail(str(error), 2)
         except ModuleNotFoundError as error:
-            _fail(f"the package {error.name!r} is not installed: run `make setup`", 1)
+            package = (error.name or "?").partition(".")[0]
+            _fail(f"the package {package!r} is not installed: run `make setup`", 1)
         except OSError as error:
             _fail(f"{error.filename or 'file system'}: {error.strerror or error}", 1)
 
@@ -162,24 +163,24 @@ def evaluate(task: str, label: str, seed: int, scale: str, results: Path) -> Non
 @main.command()
 @click.argument("name")
 @click.argument("runs", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option("--out", type=click.Path(path_type=Path), required=True, help="stem of the .csv, .md and .tex files")
+@click.option("--out", type=click.Path(path_type=Path), required=True, help="a .csv; .md and .tex go beside it")
 @click.option("--calibration", type=click.Path(path_type=Path), help="matched-budget thresholds to print")
 def table(name: str, runs: tuple[Path, ...], out: Path, calibration: Path | None) -> None:
     """Write table NAME (table1) from the run folders RUNS: ours beside the paper's."""
     from estr.report.tables import write_table1
 
-    _pick({"table1": write_table1}, name, "table")(list(runs), calibration, out)
+    _pick({"table1": write_table1}, name, "table")(list(runs), calibration, out.with_suffix(""))
 
 
 @main.command()
 @click.argument("name")
 @click.argument("runs", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option("--out", type=click.Path(path_type=Path), required=True, help="stem of the .pdf, .png and .csv files")
+@click.option("--out", type=click.Path(path_type=Path), required=True, help="a .png; .pdf and .csv go beside it")
 def figure(name: str, runs: tuple[Path, ...], out: Path) -> None:
     """Draw figure NAME (for example fig07_reward) from the run folders RUNS."""
     from estr.report.figures import FIGURES
 
-    _pick(FIGURES, name, "figure")(list(runs), out)
+    _pick(FIGURES, name, "figure")(list(runs), out.with_suffix(""))
 
 
 def _pick(known: dict[str, Callable[..., None]], name: str, kind: str) -> Callable[..., None]:
@@ -202,12 +203,12 @@ def report(
     results: Path,
 ) -> None:
     """Write the self-contained HTML report of the run folders RUNS with their tables and figures."""
-    from estr.report.html import write_report
+    from estr.report.html import ReportContext, write_report
 
     config = configs_folder()
     deviations = parse(Deviations, read_yaml(config / "paper" / "deviations.yaml"), "configs/paper/deviations.yaml")
     commands = {path.stem: f"snakemake {path}" for path in (*tables, *figures)}
-    context = {"commands": commands, "deviations": deviations.of(scale)}
+    context: ReportContext = {"commands": commands, "deviations": deviations.of(scale)}
     write_report(Layout(results, scale).root, list(runs), list(tables), list(figures), out, context)
 
 

@@ -232,14 +232,7 @@ def read_yaml(path: Path) -> Any:
         raise UserError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from error
 
 
-@cache
-def _load(kind: str, name: str) -> BaseModel:
-    model = {
-        "scales": ScaleConfig,
-        "tasks": TaskConfig,
-        "methods": MethodConfig,
-        "experiments": ExperimentConfig,
-    }[kind]
+def _read(model: type[Section], kind: str, name: str) -> Section:
     folder = configs_folder() / kind
     path = folder / f"{name}.yaml"
     if not path.is_file():
@@ -248,20 +241,24 @@ def _load(kind: str, name: str) -> BaseModel:
     return parse(model, read_yaml(path), f"configs/{kind}/{name}.yaml")
 
 
+@cache
 def load_scale(name: str) -> ScaleConfig:
-    return _load("scales", name)  # type: ignore[return-value]
+    return _read(ScaleConfig, "scales", name)
 
 
+@cache
 def load_task(name: str) -> TaskConfig:
-    return _load("tasks", name)  # type: ignore[return-value]
+    return _read(TaskConfig, "tasks", name)
 
 
+@cache
 def load_method(name: str) -> MethodConfig:
-    return _load("methods", name)  # type: ignore[return-value]
+    return _read(MethodConfig, "methods", name)
 
 
+@cache
 def load_experiment(name: str) -> ExperimentConfig:
-    return _load("experiments", name)  # type: ignore[return-value]
+    return _read(ExperimentConfig, "experiments", name)
 
 
 def parse_label(label: str) -> tuple[str, dict[str, str | int | float]]:
@@ -288,8 +285,9 @@ def resolve(scale: str, task: str, label: str, seed: int) -> RunConfig:
     sizes, task_config, method_config = load_scale(scale), load_task(task), load_method(method)
     if task not in sizes.counterparts:
         raise UserError(f"configs/scales/{scale}.yaml: key 'counterparts' lacks the task {task!r}")
-    none = {"intra": 0, "inter": 0}
-    staleness = none if method_config.synchronous else task_config.staleness.model_dump()
+    staleness: dict[str, Any] = {"intra": 0, "inter": 0}
+    if not method_config.synchronous:
+        staleness = task_config.staleness.model_dump()
     train = sizes.train.model_dump()
     thresholds = method_config.thresholds | task_config.thresholds.get(method, {})
     matched_budget = False
@@ -302,8 +300,11 @@ def resolve(scale: str, task: str, label: str, seed: int) -> RunConfig:
             if value != "matched":
                 raise UserError(f"run label {label!r}: thresholds can only be 'matched', got {value!r}")
             matched_budget = True
-        else:
+        elif key in thresholds:
             thresholds[key] = value
+        else:
+            known = ", ".join([*staleness, *thresholds, "thresholds", *train])
+            raise UserError(f"run label {label!r}: unknown override {key!r}; there are {known}")
     config = parse(
         RunConfig,
         {
@@ -326,6 +327,8 @@ def resolve(scale: str, task: str, label: str, seed: int) -> RunConfig:
         },
         f"run {scale}/{task}/{label}/seed{seed}",
     )
+    if config.label != label:
+        raise UserError(f"run label {label!r}: write it as {config.label!r}, so that equal runs have equal names")
     return config
 
 

@@ -11,7 +11,17 @@ from typing import Any
 
 from estr.errors import UserError
 
-PACKAGES = ("estr", "torch", "tokenizers", "safetensors", "numpy", "pyarrow", "pydantic", "snakemake", "mlflow")
+PACKAGES = (
+    "estr",
+    "torch",
+    "tokenizers",
+    "safetensors",
+    "numpy",
+    "pyarrow",
+    "pydantic",
+    "snakemake",
+    "mlflow",
+)
 
 
 @cache
@@ -37,7 +47,9 @@ def machine() -> dict[str, str | int]:
     model = platform.processor() or platform.machine()
     info = Path("/proc/cpuinfo")
     if info.is_file():
-        names = [line.split(":", 1)[1].strip() for line in info.read_text().splitlines() if line.startswith("model name")]
+        names = [
+            line.split(":", 1)[1].strip() for line in info.read_text().splitlines() if line.startswith("model name")
+        ]
         model = names[0] if names else model
     return {
         "processor": model,

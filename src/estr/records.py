@@ -43,7 +43,9 @@ class GrowingTable:
         try:
             table = pq.read_table(self.path)
         except Exception as error:
-            raise UserError(f"{self.path}: not a readable table ({error}); delete the run's state/ to start over") from error
+            raise UserError(
+                f"{self.path}: not a readable table ({error}); delete the run's state/ to start over"
+            ) from error
         self._parts = [table.filter(pc.less_equal(table["step"], last_step))]
 
     def add(self, rows: pa.Table) -> None:

@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Callable
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -67,8 +68,7 @@ def train(layout: Layout, config: RunConfig) -> None:
     with StopRequest() as stop:
         try:
             for metrics in trainer.run(stop):
-                table = metrics
-                _attempt(tracker, lambda t, table=table: t.sync_metrics(table))
+                _attempt(tracker, partial(RunTracker.sync_metrics, table=metrics))
         except Interrupted:
             _attempt(tracker, RunTracker.interrupted)
             raise
@@ -76,7 +76,7 @@ def train(layout: Layout, config: RunConfig) -> None:
     clock = trainer.metrics.table()
     seconds = pc.sum(clock["time_generate"]).as_py() + pc.sum(clock["time_train"]).as_py()
     write_json(folder / "run.json", _record(config, rule, seconds, tracker))
-    _attempt(tracker, lambda t: t.finish(folder))
+    _attempt(tracker, partial(RunTracker.finish, folder=folder))
 
 
 def calibrate_matched_budget(layout: Layout, task: str, reference: RunConfig) -> None:
@@ -99,7 +99,12 @@ def calibrate_matched_budget(layout: Layout, task: str, reference: RunConfig) ->
     path = layout.calibration(task)
     path.parent.mkdir(parents=True, exist_ok=True)
     steps = [1, reference.train.tokens_first]
-    note = {"budget": budget, "tokens": signals.response_tokens, "steps": steps, "source_runs": [reference.run_id]}
+    note = {
+        "budget": budget,
+        "tokens": signals.response_tokens,
+        "steps": steps,
+        "source_runs": [reference.run_id],
+    }
     write_json(path, note | {"rules": rules})
 
 
@@ -120,7 +125,10 @@ def _evaluate_policy(layout: Layout, config: RunConfig, policy: Path) -> tuple[d
     answers = answer(policy, problems, settings, config.train.max_tokens)
     k = settings.samples
     correct = np.array(
-        [[task.reward(text, problem.ground_truth) for text in texts] for problem, texts in zip(problems, answers, strict=True)]
+        [
+            [task.reward(text, problem.ground_truth) for text in texts]
+            for problem, texts in zip(problems, answers, strict=True)
+        ]
     )
     counts = correct.sum(axis=1).astype(int).tolist()
     average = avg_at_k(correct)
@@ -218,5 +226,9 @@ def _attempt(tracked: Tracked | None, action: Callable[[Tracked], Result]) -> Re
     try:
         return action(tracked)
     except Exception as error:
-        logger.warning("MLflow did not take this (%s: %s); the files under results/ are complete", type(error).__name__, error)
+        logger.warning(
+            "MLflow did not take this (%s: %s); the files under results/ are complete",
+            type(error).__name__,
+            error,
+        )
         return None

@@ -87,6 +87,19 @@ def test_ties_are_masked_together_and_never_too_many(make_signals, rule):
     assert calibrate(rule, signals, 0.8).achieved == 0.8
 
 
+def test_scores_that_differ_by_rounding_are_ties(make_signals):
+    signals = make_signals([[0.1, 0.3, math.nextafter(0.3, 1)]], behavior=0.0)
+    for rule in RULES:
+        assert calibrate(rule, signals, 1 / 3).achieved == 0.0
+        assert calibrate(rule, signals, 2 / 3).achieved == 2 / 3
+
+
+def test_a_fraction_that_is_a_count_of_tokens_up_to_rounding_gives_that_count(make_signals):
+    signals = make_signals(torch.linspace(0.01, 1, 100)[None])
+    assert 0.29 * 100 < 29
+    assert calibrate(FixedMagnitude(1.0), signals, 0.29).achieved == 0.29
+
+
 def test_a_fraction_taken_from_another_rule_is_met(random_signals):
     signals = random_signals(11, batch=32, length=64)
     masked = int((signals.response_mask & ~EntropyScaled(0.3).keep(signals)).sum())

@@ -139,7 +139,7 @@ def test_denominator_counts_masked_tokens_but_not_padding(make_signals):
 
 
 def test_batch_wide_rule_needs_the_global_mask(make_signals):
-    """The mean delta^2 of the second trajectory (0.031) fits the budget, that of the batch (0.047) does not."""
+    """The mean delta^2 of the second row (0.031) fits the budget, that of the batch (0.047) does not."""
     signals = make_signals([[0.25, 0.25], [0.25, 0.0]], behavior=0.0)
     rule = SecondMoment(0.04)
     keep = rule.keep(signals)
@@ -241,15 +241,15 @@ def test_nothing_kept_gives_zero_loss_with_a_graph(make_signals, mask):
 
 
 def test_diagnostics_by_hand(make_signals):
-    ratios = torch.tensor([[1.0, 2.0, 0.5], [0.7, 1.5, 1.0]], dtype=torch.float64)
+    ratios = torch.tensor([[1.0, 2.0, 0.5], [0.7, 1.5, 1.0], [9.0, 9.0, 9.0]], dtype=torch.float64)
     signals = make_signals(
         ratios.log(),
         behavior=-2.0,
-        entropy=[[0.1, 0.2, 0.3], [0.4, 0.6, 9.0]],
-        advantage=[[1.0, 1.0, 1.0], [-1.0, 1.0, 1.0]],
-        mask=[[True, True, True], [True, True, False]],
+        entropy=[[0.1, 0.2, 0.3], [0.4, 0.6, 9.0], [9.0, 9.0, 9.0]],
+        advantage=[[1.0, 1.0, 1.0], [-1.0, 1.0, 1.0], [1.0, 1.0, 1.0]],
+        mask=[[True, True, True], [True, True, False], [False, False, False]],
     )
-    keep = torch.tensor([[True, False, False], [True, True, True]])
+    keep = torch.tensor([[True, False, False], [True, True, True], [False, False, True]])
     log2, log07, log15 = math.log(2), math.log(0.7), math.log(1.5)
     kl = [0.0, 1 - log2, -0.5 + log2, -0.3 - log07, 0.5 - log15]
     expected = {

@@ -53,7 +53,14 @@ def tiny_config() -> RunConfig:
     """ESTR at smoke scale, shrunk to seconds: intra 3, inter 2, checkpoints every 4 of 12 steps."""
     config = resolve("smoke", "dapo_math", "estr__intra=3__inter=2__tau=0.001", 1)
     train = config.train.model_copy(
-        update={"steps": 12, "prompts": 4, "group": 4, "checkpoint_every": 4, "tokens_first": 3, "tokens_every": 5}
+        update={
+            "steps": 12,
+            "prompts": 4,
+            "group": 4,
+            "checkpoint_every": 4,
+            "tokens_first": 3,
+            "tokens_every": 5,
+        }
     )
     return config.model_copy(update={"train": train})
 

@@ -66,9 +66,7 @@ def test_response_logits_predict_the_token_at_their_own_position(policy: Policy)
     prompts, valid = left_padded(2, 6, policy.shape.vocab_size)
     responses = torch.randint(0, policy.shape.vocab_size, (2, 5), generator=torch.Generator().manual_seed(1))
     whole, _ = policy(torch.cat([prompts, responses], 1), valid=torch.cat([valid, responses >= 0], 1))
-    torch.testing.assert_close(
-        response_logits(policy, prompts, valid, responses), whole[:, 5:-1], atol=1e-5, rtol=1e-5
-    )
+    torch.testing.assert_close(response_logits(policy, prompts, valid, responses), whole[:, 5:-1], atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("name", ["config.json", "model.safetensors"])

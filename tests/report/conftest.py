@@ -33,9 +33,7 @@ class ResultsFolder:
         self.scale_dir = root / "results" / "laptop"
         self.run_dirs: list[Path] = []
 
-    def write(
-        self, label: str, seed: int, *, correct: list[int] | None = None, metrics: dict | None = None
-    ) -> Path:
+    def write(self, label: str, seed: int, *, correct: list[int] | None = None, metrics: dict | None = None) -> Path:
         """One finished run; `correct` and `metrics` (columns of equal length) replace the made-up data."""
         method = label.split("__")[0]
         rng = np.random.default_rng([seed, *label.encode()])
@@ -111,9 +109,7 @@ def _metrics(label: str, rng: np.random.Generator) -> pd.DataFrame:
     method = label.split("__")[0]
     step = np.arange(1, STEPS + 1)
     progress = step / STEPS
-    masked = (
-        MASKED[method] * (0.1 if "matched" in label else 1) * (0.5 + progress) * rng.lognormal(0, 0.3, STEPS)
-    )
+    masked = MASKED[method] * (0.1 if "matched" in label else 1) * (0.5 + progress) * rng.lognormal(0, 0.3, STEPS)
     masked[::7] = 0
     return pd.DataFrame(
         {
@@ -122,12 +118,8 @@ def _metrics(label: str, rng: np.random.Generator) -> pd.DataFrame:
             "masked_fraction": masked,
             "masked_entropy": np.where(masked > 0, 0.2 if method == "estr" else 1.6, np.nan),
             "response_tokens": rng.integers(1200, 1500, STEPS).astype(float),
-            "ratio_deviation": (0.01 + 0.05 * (0.5 - LEVEL[method]))
-            * (1 + progress)
-            * rng.lognormal(0, 0.1, STEPS),
-            "kl_to_behavior": 1e-3
-            * (1 + 8 * (0.5 - LEVEL[method]) * progress)
-            * rng.lognormal(0, 0.1, STEPS),
+            "ratio_deviation": (0.01 + 0.05 * (0.5 - LEVEL[method])) * (1 + progress) * rng.lognormal(0, 0.1, STEPS),
+            "kl_to_behavior": 1e-3 * (1 + 8 * (0.5 - LEVEL[method]) * progress) * rng.lognormal(0, 0.1, STEPS),
         }
     )
 

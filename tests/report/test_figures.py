@@ -95,9 +95,7 @@ def test_fixed_threshold_spends_the_budget_of_the_entropy_rule() -> None:
     """Bounds 0.1 at H = 0 and 1.005 at H = 1 mask the third token alone, so c = 0.8."""
     tokens = pd.DataFrame({"entropy": [0.0, 1.0, 0.0, 1.0], "log_ratio": [0.05, 0.8, -0.3, 0.9]})
     data = entropy_ratio_data(tokens, EntropyScaled(tau=1.0, eps=0.01))
-    points = data[data["series"].isin(["estr_only", "fixed_only", "both"])].set_index("series")[
-        "log_ratio_abs"
-    ]
+    points = data[data["series"].isin(["estr_only", "fixed_only", "both"])].set_index("series")["log_ratio_abs"]
     assert points.to_dict() == {"estr_only": 0.3, "fixed_only": 0.9}
     assert data.loc[data["series"] == "boundary_fixed", "log_ratio_abs"].unique() == [0.8]
     assert data.loc[data["series"] == "kept_by_both", "count"].sum() == 2

@@ -49,9 +49,7 @@ def report(study) -> Path:
         "deviations": ["A tiny policy <trained> from scratch & more."],
     }
     tables = [root / "tables" / "table1.csv", root / "tables" / "scan.csv"]
-    write_report(
-        root, study.run_dirs, tables, [stem.with_suffix(".png") for stem in figures], root / "r.html", context
-    )
+    write_report(root, study.run_dirs, tables, [stem.with_suffix(".png") for stem in figures], root / "r.html", context)
     return root / "r.html"
 
 
@@ -72,9 +70,7 @@ def test_the_page_says_where_each_number_comes_from(report: Path, study) -> None
     for run in load_runs(study.run_dirs):
         for fact in (run.run_id, run.config_hash, run.commit, run.mlflow_run_id):
             assert fact in page.text
-    assert len([link for link in links if (report.parent / link.replace("%3D", "=")).is_file()]) == len(
-        study.run_dirs
-    )
+    assert len([link for link in links if (report.parent / link.replace("%3D", "=")).is_file()]) == len(study.run_dirs)
     for text in (*CONTRADICTIONS, "A tiny policy <trained> from scratch & more.", "test cpu", "torch 2.13.0"):
         assert text in page.text
     assert "snakemake results/laptop/tables/table1.csv" in page.text

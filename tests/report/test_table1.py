@@ -47,18 +47,14 @@ def test_accuracies_spreads_and_differences_by_hand(folder) -> None:
     assert sync["paper_avg_minus_async"] == pytest.approx(17.54 - 13.61)
     assert sync["verdict"] == "above async: held"
     warm = table.loc["warm_start"]
-    assert (warm["ours_avg_percent"], warm["ours_pass_percent"], warm["n_seeds"]) == pytest.approx(
-        (31, 55, 1)
-    )
+    assert (warm["ours_avg_percent"], warm["ours_pass_percent"], warm["n_seeds"]) == pytest.approx((31, 55, 1))
     assert math.isnan(warm["ours_avg_percent_sd"])
     assert (warm["ours_avg_percent_low"], warm["ours_avg_percent_high"]) == pytest.approx((28, 34))
 
 
 def test_masking_and_reward_by_hand(folder) -> None:
     """The entropy weighs 2 masked tokens of 100 and 6 of 200; a step that masks nothing does not count."""
-    curves = metrics(
-        [0.02, 0.0, 0.03, 0.03], [1.0, math.nan, 3.0, 3.0], [100, 100, 200, 0], [0.1, 0.2, 0.3, 0.4]
-    )
+    curves = metrics([0.02, 0.0, 0.03, 0.03], [1.0, math.nan, 3.0, 3.0], [100, 100, 200, 0], [0.1, 0.2, 0.3, 0.4])
     folder.write("icepop", 0, metrics=curves)
     long = metrics([0.01] * 50 + [0.05] * 50, [0.5] * 50 + [9.0] * 50, [10.0] * 100, [0.0] * 75 + [0.8] * 25)
     folder.write("estr", 0, metrics=long)

@@ -1,52 +1,51 @@
 # Tables, figures and the report, from the tables on disk alone. `snakemake <experiment>` builds one experiment's.
 
 
-def calibrations(experiment):
-    runs = RUNS[experiment]
-    return sorted({str(LAYOUT.calibration(run.task)) for run in runs if run.matched_budget})
-
-
 rule table:
     input:
         runs=lambda w: evaluated(experiment_of("tables", w.name)),
         calibration=lambda w: calibrations(experiment_of("tables", w.name)),
         paper="configs/paper/reported.csv",
     output:
-        report(
-            ROOT + "/tables/{name}.csv",
+        csv=report(
+            f"{ROOT}/tables/{{name}}.csv",
             caption="../report/table.rst",
             category="Tables",
             labels={"artifact": "{name}"},
         ),
-        multiext(ROOT + "/tables/{name}", ".md", ".tex"),
+        md=f"{ROOT}/tables/{{name}}.md",
+        tex=f"{ROOT}/tables/{{name}}.tex",
     log:
-        LOGS + "/tables/{name}.log",
+        f"{LOGS}/tables/{{name}}.log",
+    conda:
+        "../../environment.yml"
     params:
         runs=lambda w: run_folders(experiment_of("tables", w.name)),
         calibration=lambda w, input: " ".join(f"--calibration {path}" for path in input.calibration),
-        stem=ROOT + "/tables/{name}",
     shell:
-        "estr table {wildcards.name} {params.runs} {params.calibration} --out {params.stem} 2> {log}"
+        "estr table {wildcards.name} {params.runs} {params.calibration} --out {output.csv} 2> {log}"
 
 
 rule figure:
     input:
         lambda w: evaluated(experiment_of("figures", w.name)),
     output:
-        report(
-            FIGURES + "/{name}.png",
+        png=report(
+            f"{FIGURES}/{{name}}.png",
             caption="../report/figure.rst",
             category="Figures",
             labels={"artifact": "{name}"},
         ),
-        multiext(FIGURES + "/{name}", ".pdf", ".csv"),
+        pdf=f"{FIGURES}/{{name}}.pdf",
+        csv=f"{FIGURES}/{{name}}.csv",
     log:
-        LOGS + "/figures/{name}.log",
+        f"{LOGS}/figures/{{name}}.log",
+    conda:
+        "../../environment.yml"
     params:
         runs=lambda w: run_folders(experiment_of("figures", w.name)),
-        stem=FIGURES + "/{name}",
     shell:
-        "estr figure {wildcards.name} {params.runs} --out {params.stem} 2> {log}"
+        "estr figure {wildcards.name} {params.runs} --out {output.png} 2> {log}"
 
 
 rule html:
@@ -59,11 +58,14 @@ rule html:
         f"{ROOT}/report.html",
     log:
         f"{LOGS}/report.log",
+    conda:
+        "../../environment.yml"
     params:
+        options=OPTIONS,
         artifacts=artifact_options(),
         runs=all_run_folders(),
     shell:
-        "estr report {params.runs} {params.artifacts} --out {output} {OPTIONS} 2> {log}"
+        "estr report {params.runs} {params.artifacts} --out {output} {params.options} 2> {log}"
 
 
 for _name, _experiment in EXPERIMENTS.items():

@@ -21,7 +21,10 @@ LAYOUT = Layout(Path(STUDY.results), SCALE)
 ROOT, FIGURES = str(LAYOUT.root), f"{STUDY.figures}/{SCALE}"
 LOGS = f"logs/{SCALE}"
 OPTIONS = f"--scale {SCALE} --results {STUDY.results}"
-RUN = ROOT + "/runs/{task}/{label}/seed{seed}"
+DATA = f"{ROOT}/data/{{task}}"
+WARM_START = f"{ROOT}/warm_start/{{task}}"
+RUN = f"{ROOT}/runs/{{task}}/{{label}}/seed{{seed}}"
+RUN_LOGS = f"{LOGS}/runs/{{task}}/{{label}}/seed{{seed}}"
 
 
 wildcard_constraints:
@@ -79,3 +82,8 @@ def all_runs():
 
 def all_run_folders():
     return sorted({folder for name in EXPERIMENTS for folder in run_folders(name)})
+
+
+def calibrations(experiment):
+    runs = RUNS[experiment]
+    return sorted({str(LAYOUT.calibration(run.task)) for run in runs if run.matched_budget})

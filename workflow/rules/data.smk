@@ -3,39 +3,45 @@
 
 rule prepare:
     output:
-        multiext(ROOT + "/data/{task}/", "train.parquet", "eval.parquet", "demonstrations.parquet", "data.json"),
+        f"{DATA}/train.parquet",
+        f"{DATA}/eval.parquet",
+        f"{DATA}/demonstrations.parquet",
+        f"{DATA}/data.json",
     log:
-        LOGS + "/data/{task}.log",
+        f"{LOGS}/data/{{task}}.log",
     benchmark:
-        LOGS + "/data/{task}.benchmark.tsv"
+        f"{LOGS}/data/{{task}}.benchmark.tsv"
+    conda:
+        "../../environment.yml"
     params:
+        options=OPTIONS,
         sizes=lambda w: str(settings.resolve(SCALE, w.task, "sync", 0).data),
         counterpart=lambda w: str(settings.resolve(SCALE, w.task, "sync", 0).counterpart),
     shell:
-        "estr data prepare {wildcards.task} {OPTIONS} 2> {log}"
+        "estr data prepare {wildcards.task} {params.options} 2> {log}"
 
 
 rule pretrain:
     input:
         rules.prepare.output,
     output:
-        multiext(
-            ROOT + "/warm_start/{task}/",
-            "config.json",
-            "model.safetensors",
-            "tokenizer.json",
-            "tokenizer_config.json",
-            "warm_start.json",
-        ),
+        f"{WARM_START}/config.json",
+        f"{WARM_START}/model.safetensors",
+        f"{WARM_START}/tokenizer.json",
+        f"{WARM_START}/tokenizer_config.json",
+        f"{WARM_START}/warm_start.json",
     log:
-        LOGS + "/warm_start/{task}.log",
+        f"{LOGS}/warm_start/{{task}}.log",
     benchmark:
-        LOGS + "/warm_start/{task}.benchmark.tsv"
-    params:
-        policy=lambda w: str(settings.resolve(SCALE, w.task, "sync", 0).policy),
-        settings=lambda w: str(settings.resolve(SCALE, w.task, "sync", 0).pretrain),
+        f"{LOGS}/warm_start/{{task}}.benchmark.tsv"
+    conda:
+        "../../environment.yml"
     resources:
         mem_mb=1500,
         runtime=20,
+    params:
+        options=OPTIONS,
+        policy=lambda w: str(settings.resolve(SCALE, w.task, "sync", 0).policy),
+        settings=lambda w: str(settings.resolve(SCALE, w.task, "sync", 0).pretrain),
     shell:
-        "estr pretrain {wildcards.task} {OPTIONS} 2> {log}"
+        "estr pretrain {wildcards.task} {params.options} 2> {log}"

@@ -9,11 +9,14 @@ rule evaluate:
     output:
         f"{RUN}/evaluation.json",
     log:
-        LOGS + "/runs/{task}/{label}/seed{seed}/evaluate.log",
-    params:
-        settings=lambda w: str(run_config(w).evaluation),
+        f"{RUN_LOGS}/evaluate.log",
+    conda:
+        "../../environment.yml"
     resources:
         mem_mb=1500,
         runtime=10,
+    params:
+        options=OPTIONS,
+        settings=lambda w: str(run_config(w).evaluation),
     shell:
-        "estr evaluate {wildcards.task} {wildcards.label} --seed {wildcards.seed} {OPTIONS} 2> {log}"
+        "estr evaluate {wildcards.task} {wildcards.label} --seed {wildcards.seed} {params.options} 2> {log}"

@@ -6,10 +6,13 @@ rule open_study:
         f"{ROOT}/mlflow/study.json",
     log:
         f"{LOGS}/mlflow/study.log",
+    conda:
+        "../../environment.yml"
     params:
+        options=OPTIONS,
         uri=f"--uri {STUDY.tracking_uri}" if STUDY.tracking_uri else "",
     shell:
-        "estr track open {OPTIONS} {params.uri} 2> {log}"
+        "estr track open {params.options} {params.uri} 2> {log}"
 
 
 rule track:
@@ -23,8 +26,11 @@ rule track:
         touch(f"{ROOT}/mlflow/published"),
     log:
         f"{LOGS}/mlflow/publish.log",
+    conda:
+        "../../environment.yml"
     params:
+        options=OPTIONS,
         artifacts=artifact_options(),
         runs=all_run_folders(),
     shell:
-        "estr track publish {params.runs} {params.artifacts} --report {input.report} {OPTIONS} 2> {log}"
+        "estr track publish {params.runs} {params.artifacts} --report {input.report} {params.options} 2> {log}"

@@ -14,24 +14,32 @@ rule train:
         f"{RUN}/tokens.parquet",
         f"{RUN}/policy/model.safetensors",
     log:
-        LOGS + "/runs/{task}/{label}/seed{seed}/train.log",
+        f"{RUN_LOGS}/train.log",
     benchmark:
-        LOGS + "/runs/{task}/{label}/seed{seed}/train.benchmark.tsv"
-    params:
-        config_hash=lambda w: run_config(w).hash,
+        f"{RUN_LOGS}/train.benchmark.tsv"
+    conda:
+        "../../environment.yml"
     resources:
         mem_mb=1500,
         runtime=30,
+    params:
+        options=OPTIONS,
+        config_hash=lambda w: run_config(w).hash,
     shell:
-        "estr train {wildcards.task} {wildcards.label} --seed {wildcards.seed} {OPTIONS} 2> {log}"
+        "estr train {wildcards.task} {wildcards.label} --seed {wildcards.seed} {params.options} 2> {log}"
 
 
 rule calibrate:
     input:
         f"{ROOT}/runs/{{task}}/async/seed{FIRST_SEED}/tokens.parquet",
     output:
-        ROOT + "/calibration/{task}.json",
+        f"{ROOT}/calibration/{{task}}.json",
     log:
-        LOGS + "/calibration/{task}.log",
+        f"{LOGS}/calibration/{{task}}.log",
+    conda:
+        "../../environment.yml"
+    params:
+        options=OPTIONS,
+        seed=FIRST_SEED,
     shell:
-        "estr calibrate {wildcards.task} --seed {FIRST_SEED} {OPTIONS} 2> {log}"
+        "estr calibrate {wildcards.task} --seed {params.seed} {params.options} 2> {log}"

@@ -5,6 +5,7 @@ import json
 import random
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -67,8 +68,9 @@ def read_demonstrations(path: Path) -> list[tuple[Sequence[dict[str, str]], str]
     return [(row["prompt"], row["response"]) for row in _read(path)]
 
 
-def _read(path: Path) -> list[dict]:
+def _read(path: Path) -> list[dict[str, Any]]:
     try:
-        return pq.read_table(path).to_pylist()
+        rows: list[dict[str, Any]] = pq.read_table(path).to_pylist()
     except Exception as error:
         raise UserError(f"{path}: not a readable prepared set ({error}); run `estr data prepare`") from error
+    return rows

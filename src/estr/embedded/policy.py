@@ -95,7 +95,8 @@ class _GatedMLP(nn.Module):
         self.down_proj = nn.Linear(shape.intermediate_size, shape.hidden_size, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
+        mixed: Tensor = self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
+        return mixed
 
 
 class _Layer(nn.Module):
@@ -105,6 +106,13 @@ class _Layer(nn.Module):
         self.mlp = _GatedMLP(shape)
         self.input_layernorm = nn.RMSNorm(shape.hidden_size, eps=shape.rms_norm_eps)
         self.post_attention_layernorm = nn.RMSNorm(shape.hidden_size, eps=shape.rms_norm_eps)
+
+    def forward(
+        self, x: Tensor, rotation: tuple[Tensor, Tensor], past: tuple[Tensor, Tensor] | None, mask: Tensor
+    ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+        mixed, present = self.self_attn(self.input_layernorm(x), rotation, past, mask)
+        x = x + mixed
+        return x + self.mlp(self.post_attention_layernorm(x)), present
 
 
 class _Decoder(nn.Module):
@@ -145,7 +153,7 @@ class Policy(nn.Module):
         `valid` (bool, as `tokens`; default all True) marks real tokens; left padding is False. A token sees the
         valid slots up to its own; its position is the number of valid slots before it.
         """
-        rows, length = tokens.shape
+        length = tokens.shape[1]
         valid = torch.ones_like(tokens, dtype=torch.bool) if valid is None else valid
         known = valid if cache is None else torch.cat([cache.valid, valid], dim=1)
         past = known.shape[1] - length
@@ -156,11 +164,7 @@ class Policy(nn.Module):
         x = self.model.embed_tokens(tokens)
         layers = []
         for index, layer in enumerate(self.model.layers):
-            mixed, present = layer.self_attn(
-                layer.input_layernorm(x), rotation, None if cache is None else cache.layers[index], mask
-            )
-            x = x + mixed
-            x = x + layer.mlp(layer.post_attention_layernorm(x))
+            x, present = layer(x, rotation, None if cache is None else cache.layers[index], mask)
             layers.append(present)
         logits = F.linear(self.model.norm(x), self.model.embed_tokens.weight)
         return logits, KeyValueCache(layers, known)

@@ -59,7 +59,7 @@ def sample(
     mask = torch.zeros(rows, max_tokens, dtype=torch.bool)
     alive = torch.ones(rows, dtype=torch.bool)
     schedule = iter(zip([0, *switch_at], versions, strict=True))
-    switch, (number, policy) = next(schedule)
+    _, (number, policy) = next(schedule)
     upcoming = next(schedule, None)
     logits, cache = _read_prompt(policy, prompts, prompt_valid, group)
     for t in range(max_tokens):

@@ -32,7 +32,8 @@ def itinerary(target_version: int, intra: int, inter: int, length: int, rng: ran
     last = max(target_version - inter, 0)
     first = max(last - intra, 0)
     return Itinerary(
-        versions=tuple(range(first, last + 1)), switch_at=tuple(sorted(rng.sample(range(1, length), last - first)))
+        versions=tuple(range(first, last + 1)),
+        switch_at=tuple(sorted(rng.sample(range(1, length), last - first))),
     )
 
 

@@ -27,11 +27,10 @@ class ChatTokenizer:
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
-        self._template = jinja2.Environment(autoescape=False).from_string(CHAT_TEMPLATE)  # noqa: S701
-        self.pad_id: int = tokenizer.token_to_id(PAD)
-        self.end_id: int = tokenizer.token_to_id(END)
-        words = [tokenizer.id_to_token(token) for token in range(tokenizer.get_vocab_size())]
-        self._words = ["" if word in (PAD, START, END) else word for word in words]
+        self._template = jinja2.Environment(autoescape=False).from_string(CHAT_TEMPLATE)
+        vocabulary = sorted(tokenizer.get_vocab().items(), key=lambda item: item[1])
+        self.pad_id, self.end_id = (tokenizer.get_vocab()[mark] for mark in (PAD, END))
+        self._words = ["" if word in (PAD, START, END) else word for word, _ in vocabulary]
 
     @classmethod
     def from_words(cls, words: Iterable[str]) -> "ChatTokenizer":

@@ -60,7 +60,13 @@ class Trainer:
     """One run. `folder` holds the outputs, `folder/state` what a resumed run needs."""
 
     def __init__(
-        self, config: RunConfig, rule: KeepRule, task: TrainableFromScratch, problems: list[Problem], warm_start: Path, folder: Path
+        self,
+        config: RunConfig,
+        rule: KeepRule,
+        task: TrainableFromScratch,
+        problems: list[Problem],
+        warm_start: Path,
+        folder: Path,
     ) -> None:
         self.config, self.rule, self.task, self.problems = config, rule, task, problems
         self.folder, self.state_folder = folder, folder / "state"
@@ -76,7 +82,9 @@ class Trainer:
         self.versions: dict[int, Policy] = {}
         self.step = 0
         if config.train.prompts > len(problems):
-            raise UserError(f"train.prompts = {config.train.prompts}, but the training set has {len(problems)} problems")
+            raise UserError(
+                f"train.prompts = {config.train.prompts}, but the training set has {len(problems)} problems"
+            )
 
     def resume(self) -> int:
         """Continue from the newest checkpoint if there is one; returns the step to go on from."""
@@ -211,9 +219,7 @@ class Trainer:
         }
         with torch.no_grad():
             probes = {
-                f"probe_{name}_masked_fraction": float(
-                    1 - rule.keep(signals).sum() / signals.response_mask.sum()
-                )
+                f"probe_{name}_masked_fraction": float(1 - rule.keep(signals).sum() / signals.response_mask.sum())
                 for name, rule in self.probes.items()
             }
         return row | output.diagnostics | probes

@@ -10,7 +10,8 @@ RESAMPLES = 2000
 
 def avg_at_k(correct: ArrayLike) -> NDArray[np.float64]:
     """Per problem, the share of its k samples that are correct: `[problems, k]` of 0/1 -> `[problems]`."""
-    return np.asarray(correct, dtype=np.float64).mean(axis=1)
+    shares: NDArray[np.float64] = np.asarray(correct, dtype=np.float64).mean(axis=1)
+    return shares
 
 
 def pass_at_k(samples: int, correct: int, k: int) -> float:

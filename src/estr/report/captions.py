@@ -122,8 +122,7 @@ CAPTIONS = {
     ),
     "fig03_version_switch": Caption(
         "Figure 3: version switch",
-        "Entropy and |δ| spike together at a version switch, while the standardized deviation z stays "
-        "bounded (Eq. 4).",
+        "Entropy and |δ| spike together at a version switch, while the standardized deviation z stays bounded (Eq. 4).",
         _version_switch,
     ),
     "fig05b_kl": Caption(
@@ -146,8 +145,7 @@ CAPTIONS = {
     ),
     "stability_edge": Caption(
         "Stability edge of vanilla async (not in the paper)",
-        "The paper only states that vanilla async collapses at its staleness; this scan shows where ours "
-        "does.",
+        "The paper only states that vanilla async collapses at its staleness; this scan shows where ours does.",
         _edge,
     ),
 }

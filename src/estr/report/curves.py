@@ -130,9 +130,7 @@ def _shown(label: str, matched: bool) -> bool:
 def _curves(ax: Axes, panel: pd.DataFrame) -> dict[str, Line2D]:
     handles: dict[str, Line2D] = {}
     faint: dict[str, Any] = {"linewidth": 0.4, "alpha": 0.3}
-    if (
-        panel["metric"] == "masked_fraction"
-    ).any():  # a line through its zeros would draw walls on a log axis
+    if (panel["metric"] == "masked_fraction").any():  # a line through its zeros would draw walls on a log axis
         faint |= {"linestyle": "", "marker": "."}
     labels = list(dict.fromkeys(panel["label"]))
     for index, label in enumerate(labels):

@@ -46,9 +46,7 @@ def stability_edge(csv: Path, out_stem: Path, scale: str, engine: str) -> None:
         groups = data.groupby(["intra", "inter"])
         for (colour, marker), ((intra, inter), line) in zip(LINES * len(groups), groups, strict=False):
             seeds = scan[(scan["intra"] == intra) & (scan["inter"] == inter)]
-            ax.scatter(
-                seeds["learning_rate"], seeds["reward_last"], s=5, color=colour, alpha=0.4, linewidths=0
-            )
+            ax.scatter(seeds["learning_rate"], seeds["reward_last"], s=5, color=colour, alpha=0.4, linewidths=0)
             ax.plot(
                 line["learning_rate"],
                 line["reward_last"],

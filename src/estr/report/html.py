@@ -139,7 +139,5 @@ def _machines(runs: Sequence[RunResult]) -> list[str]:
 
 def _packages(runs: Sequence[RunResult]) -> list[str]:
     """Package versions, one text per distinct set."""
-    described = (
-        ", ".join(f"{name} {version}" for name, version in sorted(run.packages.items())) for run in runs
-    )
+    described = (", ".join(f"{name} {version}" for name, version in sorted(run.packages.items())) for run in runs)
     return list(dict.fromkeys(described))

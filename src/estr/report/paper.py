@@ -84,9 +84,7 @@ def load_paper_values(path: Path | None = None) -> PaperValues:
                 value = _parse(row, f"{path}, line {reader.line_num}")
                 key = (value.artifact, value.task, value.method, value.metric, value.setting)
                 if key in keys:
-                    raise UserError(
-                        f"{path}, line {reader.line_num}: {' '.join(filter(None, key))} stands twice"
-                    )
+                    raise UserError(f"{path}, line {reader.line_num}: {' '.join(filter(None, key))} stands twice")
                 keys.add(key)
                 values.append(value)
     except OSError as error:

@@ -98,17 +98,11 @@ class RunResult:
             correct = np.asarray(counts, dtype=np.int64)
             recorded = float(record[f"avg@{k}"])
         except (KeyError, TypeError, ValueError) as error:
-            raise UserError(
-                f"{path}: field {error} is missing or malformed; evaluate the run again"
-            ) from error
+            raise UserError(f"{path}: field {error} is missing or malformed; evaluate the run again") from error
         if correct.ndim != 1 or correct.size == 0 or correct.min() < 0 or correct.max() > k:
-            raise UserError(
-                f"{path}: per_problem_correct must be a non-empty list of counts between 0 and {k}"
-            )
+            raise UserError(f"{path}: per_problem_correct must be a non-empty list of counts between 0 and {k}")
         if abs(correct.mean() / k - recorded) > 1e-6:
-            raise UserError(
-                f"{path}: avg@{k} is {recorded}, its per-problem counts give {correct.mean() / k}"
-            )
+            raise UserError(f"{path}: avg@{k} is {recorded}, its per-problem counts give {correct.mean() / k}")
         return Evaluation(k, correct, (average, passed))
 
     def read_tokens(self) -> pd.DataFrame:
@@ -128,18 +122,14 @@ def load_runs(run_dirs: Sequence[Path]) -> list[RunResult]:
     """
     runs = sorted((load_run(Path(path)) for path in run_dirs), key=lambda run: (*order(run.label), run.seed))
     if not runs:
-        raise UserError(
-            "no run folders were given; name at least one results/<scale>/runs/<task>/<label>/seed<N>"
-        )
+        raise UserError("no run folders were given; name at least one results/<scale>/runs/<task>/<label>/seed<N>")
     for field in ("scale", "task"):
         values = sorted({getattr(run, field) for run in runs})
         if len(values) > 1:
             raise UserError(f"runs of several {field}s cannot share a table or figure: {', '.join(values)}")
     for first, second in pairwise(runs):
         if (first.label, first.seed) == (second.label, second.seed):
-            raise UserError(
-                f"{first.path} and {second.path} are the same run ({first.label}, seed {first.seed})"
-            )
+            raise UserError(f"{first.path} and {second.path} are the same run ({first.label}, seed {first.seed})")
     return runs
 
 
@@ -151,9 +141,7 @@ def load_run(path: Path) -> RunResult:
         if not isinstance(record.get(field), kind):
             raise UserError(f"{record_path}: field '{field}' is missing or malformed")
     if record["status"] != "complete":
-        raise UserError(
-            f"{record_path}: status is '{record['status']}', not 'complete'; finish the run first"
-        )
+        raise UserError(f"{record_path}: status is '{record['status']}', not 'complete'; finish the run first")
     engine = record["config"].get("engine")
     if not isinstance(engine, str):
         raise UserError(f"{record_path}: field 'config.engine' is missing or malformed")

@@ -94,9 +94,7 @@ def scale_line(runs: Sequence[RunResult]) -> str:
     counts = sorted({sum(other.label == run.label for other in runs) for run in runs})
     seeds = "-".join(str(count) for count in dict.fromkeys((counts[0], counts[-1])))
     engines = sorted({run.engine for run in runs})
-    return (
-        f"{runs[0].scale} scale · {seeds} {'seed' if seeds == '1' else 'seeds'} · {', '.join(engines)} engine"
-    )
+    return f"{runs[0].scale} scale · {seeds} {'seed' if seeds == '1' else 'seeds'} · {', '.join(engines)} engine"
 
 
 def add_footer(fig: Figure, text: str) -> None:

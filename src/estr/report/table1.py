@@ -113,9 +113,7 @@ def table1_frame(
             if label in scores and reference in scores:
                 ours = scores[label].difference(scores[reference], metric, bootstrap_seed)
             row |= _difference_columns(label, reference, metric, papers, ours)
-        row["verdict"] = "; ".join(
-            filter(None, (claim(row, reference, "avg") for reference in references(label)))
-        )
+        row["verdict"] = "; ".join(filter(None, (claim(row, reference, "avg") for reference in references(label))))
         row["calibrated_masked_percent"] = achieved.get(label)
         rows.append(row)
     frame = pd.DataFrame(rows).assign(scale=runs[0].scale, task=runs[0].task, k=k)
@@ -179,9 +177,7 @@ def _check_calibration(runs: Sequence[RunResult], path: Path | None) -> dict[str
     matched_runs = [run for run in runs if is_matched(run.label)]
     if path is None:
         if matched_runs:
-            raise UserError(
-                f"{matched_runs[0].path}: a matched-budget run needs the calibration file of its task"
-            )
+            raise UserError(f"{matched_runs[0].path}: a matched-budget run needs the calibration file of its task")
         return {}
     rules = read_json(path).get("rules")
     if not isinstance(rules, dict):
@@ -191,9 +187,7 @@ def _check_calibration(runs: Sequence[RunResult], path: Path | None) -> dict[str
         if wanted is None:
             raise UserError(f"{path}: lacks the thresholds of {run.method}, which {run.path} needs")
         for name, value in run.rule.items():
-            same = (
-                np.isclose(value, wanted.get(name, np.nan), rtol=1e-6) if isinstance(value, float) else True
-            )
+            same = np.isclose(value, wanted.get(name, np.nan), rtol=1e-6) if isinstance(value, float) else True
             if not same:
                 raise UserError(
                     f"{run.path / 'run.json'}: {name}={value} is not the calibrated {wanted.get(name)} of "
@@ -252,9 +246,7 @@ def _training_columns(group: Sequence[RunResult]) -> dict[str, Any]:
         last_quarter = run.metrics["step"] > 0.75 * run.steps
         per_run["masked_fraction_first50_percent"].append(100 * first["masked_fraction"].mean())
         per_run["masked_fraction_mean_percent"].append(100 * run.metrics["masked_fraction"].mean())
-        per_run["masked_entropy_first50_nats"].append(
-            (masked * entropy).sum() / total if total > 0 else np.nan
-        )
+        per_run["masked_entropy_first50_nats"].append((masked * entropy).sum() / total if total > 0 else np.nan)
         per_run["reward_last_quarter"].append(run.metrics.loc[last_quarter, "reward"].mean())
     row: dict[str, Any] = {"thresholds": "; ".join(dict.fromkeys(run.thresholds for run in group))}
     for name, values in per_run.items():

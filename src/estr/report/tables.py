@@ -32,9 +32,7 @@ class View:
     rows: tuple[tuple[str, ...], ...]
 
 
-def write_table1(
-    run_dirs: Sequence[Path], calibration: Path | None, out_stem: Path, bootstrap_seed: int = 0
-) -> None:
+def write_table1(run_dirs: Sequence[Path], calibration: Path | None, out_stem: Path, bootstrap_seed: int = 0) -> None:
     """Write out_stem.csv, .md and .tex from the runs of one scale and task.
 
     calibration: results/<scale>/calibration/<task>.json; required if a matched-budget run is among the runs.
@@ -193,9 +191,7 @@ def compact_run_ids(run_ids: object) -> str:
     for run_id in run_ids.split():
         stem, _, seed = run_id.rpartition("seed")
         seeds.setdefault(stem, []).append(seed)
-    return " ".join(
-        f"{s}seed{n[0]}" if len(n) == 1 else f"{s}seed{{{','.join(n)}}}" for s, n in seeds.items()
-    )
+    return " ".join(f"{s}seed{n[0]}" if len(n) == 1 else f"{s}seed{{{','.join(n)}}}" for s, n in seeds.items())
 
 
 def markdown(view: View) -> str:

@@ -51,9 +51,7 @@ def fig03_version_switch(run_dirs: Sequence[Path], out_stem: Path) -> None:
     runs = _token_runs(run_dirs)
     data = switch_data(pd.concat([_tokens(run) for run in runs]), _entropy_rule(runs[0]).eps)
     if data.empty:
-        raise UserError(
-            f"{runs[0].path / 'tokens.parquet'}: no sampled sequence switches version; nothing to draw"
-        )
+        raise UserError(f"{runs[0].path / 'tokens.parquet'}: no sampled sequence switches version; nothing to draw")
     style.save_data(data, out_stem)
     panels = {
         "entropy": ("entropy H (nats)", style.PURPLE),
@@ -65,9 +63,7 @@ def fig03_version_switch(run_dirs: Sequence[Path], out_stem: Path) -> None:
         for ax, (quantity, (label, colour)) in zip(axes, panels.items(), strict=True):
             curve = data[data["quantity"] == quantity]
             ax.axvline(0, color=style.MUTED, linewidth=0.8, linestyle=":")
-            ax.fill_between(
-                curve["offset"], curve["low"], curve["high"], color=colour, alpha=0.2, linewidth=0
-            )
+            ax.fill_between(curve["offset"], curve["low"], curve["high"], color=colour, alpha=0.2, linewidth=0)
             ax.plot(curve["offset"], curve["mean"], color=colour, marker="o", markersize=3)
             ax.set_ylim(bottom=0)
             ax.xaxis.set_major_locator(MaxNLocator(nbins=5, integer=True, steps=[1, 2, 5, 10]))

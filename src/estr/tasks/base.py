@@ -33,8 +33,11 @@ class Problem:
 class Task(Protocol):
     """A benchmark. `version` rises whenever a prompt, an extractor or a reward changes."""
 
-    name: str
-    version: int
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def version(self) -> int: ...
 
     def problems(self, split: str, count: int, seed: int) -> list[Problem]:
         """`count` problems of the split ("train" or "eval"); equal arguments give equal problems."""
@@ -46,8 +49,9 @@ class Task(Protocol):
 class TrainableFromScratch(Task, Protocol):
     """A laptop counterpart: it also names its words and shows how a problem is solved."""
 
-    response_tokens: int
-    """Tokens of a well-formed response, the closing one included: the version switches spread over them."""
+    @property
+    def response_tokens(self) -> int:
+        """Tokens of a well-formed response, the closing one included: the version switches spread over them."""
 
     def vocabulary(self) -> Sequence[str]:
         """Every word that a prompt or a response may hold."""

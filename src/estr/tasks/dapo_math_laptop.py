@@ -3,7 +3,7 @@
     prompt      7 + 5 - 3 + 9 - 2 + 6 - 4
     response    = 12 = 9 = 18 = 16 = 22 = 18 Answer: 18
 
-One running total per step, then the answer on the terms of DAPO-Math (`Answer: ...`, rule-based reward, right or wrong).
+One running total per step, then the answer on DAPO-Math's terms (`Answer: ...`, rule-based reward, right or wrong).
 Train and evaluation problems never overlap: a problem belongs to the split that the hash of its text names.
 """
 

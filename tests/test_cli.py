@@ -1,0 +1,85 @@
+"""The command as a user meets it: one clear line and an exit code for every mistake, nothing lost."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+ESTR = [sys.executable, "-c", "from estr.cli import main; main()"]
+
+
+def estr(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    return subprocess.run([*ESTR, *arguments], cwd=cwd, env=environment, capture_output=True, text=True, check=False)
+
+
+def assert_one_line(result: subprocess.CompletedProcess[str], code: int, *parts: str) -> None:
+    lines = result.stderr.strip().splitlines()
+    assert (result.returncode, len(lines)) == (code, 1), result.stderr
+    assert lines[0].startswith("estr: error: ")
+    for part in parts:
+        assert part in lines[0]
+
+
+def test_help_teaches() -> None:
+    result = estr("--help")
+    assert result.returncode == 0
+    for word in ("estr train dapo_math estr --seed 0", "icepop__thresholds=matched", "calibrate", "evaluate"):
+        assert word in result.stdout
+    assert "resumes" in estr("train", "--help").stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "parts"),
+    [
+        (("train", "dapo_math", "ppo"), ("unknown method 'ppo'", "icepop")),
+        (("train", "chess", "estr"), ("unknown task 'chess'",)),
+        (("train", "dapo_math", "estr", "--scale", "tablet"), ("unknown scale 'tablet'",)),
+        (("train", "dapo_math", "estr__tau=-1"), ("configs/methods/estr.yaml", "tau must be >= 0")),
+        (("train", "dapo_math", "estr"), ("train.parquet is missing", "estr data prepare dapo_math")),
+        (("evaluate", "dapo_math", "estr"), ("run.json is missing", "estr train dapo_math estr --seed 0")),
+        (("calibrate", "dapo_math"), ("tokens.parquet is missing",)),
+        (("table", "table9", "x", "--out", "y"), ("unknown table 'table9'", "table1")),
+        (("figure", "fig99", "x", "--out", "y"), ("unknown figure 'fig99'", "fig07_reward")),
+        (("ui",), ("mlflow.db is missing", "make reproduce")),
+    ],
+)
+def test_mistakes_are_one_line_with_code_2(workspace: Path, arguments: tuple[str, ...], parts: tuple[str, ...]) -> None:
+    assert_one_line(estr(*arguments, cwd=workspace), 2, *parts)
+
+
+def test_unknown_key_in_a_file(workspace: Path) -> None:
+    path = workspace / "configs/methods/estr.yaml"
+    path.write_text(path.read_text() + "colour: red\n")
+    assert_one_line(estr("check-config", cwd=workspace), 2, "configs/methods/estr.yaml", "'colour'")
+
+
+def test_check_config_counts_runs(workspace: Path) -> None:
+    result = estr("check-config", cwd=workspace)
+    assert result.returncode == 0 and "laptop main_results: 27 runs" in result.stdout
+
+
+def test_fewer_samples_than_k_is_refused_by_the_schema(workspace: Path) -> None:
+    path = workspace / "configs/scales/smoke.yaml"
+    content = yaml.safe_load(path.read_text())
+    content["evaluation"]["samples"] = 0
+    path.write_text(yaml.safe_dump(content))
+    assert_one_line(
+        estr("data", "prepare", "dapo_math", "--scale", "smoke", cwd=workspace), 2, "smoke.yaml", "evaluation.samples"
+    )
+
+
+def test_unwritable_results_folder(workspace: Path) -> None:
+    (workspace / "results").write_text("a file where the folder should be")
+    result = estr("data", "prepare", "dapo_math", "--scale", "smoke", cwd=workspace)
+    assert_one_line(result, 1, "results/smoke/data/dapo_math", "directory")
+
+
+def test_missing_dependency(workspace: Path) -> None:
+    code = "import sys; sys.modules['pyarrow'] = None; from estr.cli import main; main()"
+    command = [sys.executable, "-c", code, "data", "prepare", "dapo_math"]
+    result = subprocess.run(command, cwd=workspace, capture_output=True, text=True, check=False)
+    assert_one_line(result, 1, "'pyarrow' is not installed", "make setup")

@@ -1,0 +1,91 @@
+"""Against a real SQLite store: what the pipeline logs is there once, whatever is repeated."""
+
+import math
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from mlflow.tracking import MlflowClient
+
+from estr.config import RunConfig, resolve
+from estr.provenance import write_json
+from estr.records import metrics_row
+from estr.tracking import RunTracker, Study, metric_name, open_study, publish
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory: pytest.TempPathFactory) -> Study:
+    results = tmp_path_factory.mktemp("results")
+    return open_study("smoke", results, None, results / "study.json")
+
+
+@pytest.fixture
+def run() -> RunConfig:
+    return resolve("smoke", "dapo_math", "estr__tau=0.5", 3)
+
+
+def table(*steps: int) -> pa.Table:
+    rows = [{"step": s, "target_version": s - 1, "reward": s / 10, "masked_entropy": math.nan} for s in steps]
+    return pa.concat_tables([metrics_row(row | {"wall_time": 1e9 + row["step"]}) for row in rows])
+
+
+def test_study_has_a_parent_in_its_experiment(study: Study) -> None:
+    client = MlflowClient(study.tracking_uri)
+    parent = client.get_run(study.parent_run_id)
+    assert client.get_experiment(study.experiment_id).name == "estr-smoke"
+    assert parent.info.experiment_id == study.experiment_id
+    assert parent.data.tags["scale"] == "smoke"
+
+
+def test_run_is_a_child_and_repeats_add_nothing(study: Study, run: RunConfig, tmp_path: Path) -> None:
+    client = MlflowClient(study.tracking_uri)
+    tracker = RunTracker(study, run, None)
+    tracker.log_params(run, {"name": "entropy_scaled", "tau": 0.5})
+    tracker.sync_metrics(table(1, 2))
+    tracker.interrupted()
+    assert client.get_run(tracker.run_id).info.status == "KILLED"
+
+    again = RunTracker(study, run, tracker.run_id)
+    assert again.run_id == tracker.run_id
+    again.sync_metrics(table(1, 2, 3))
+    again.sync_metrics(table(1, 2, 3))
+    history = client.get_metric_history(tracker.run_id, "reward")
+    assert [(point.step, point.value) for point in history] == [(1, 0.1), (2, 0.2), (3, 0.3)]
+
+    logged = client.get_run(tracker.run_id).data
+    assert logged.tags["mlflow.parentRunId"] == study.parent_run_id
+    assert logged.tags["mlflow.runName"] == "dapo_math estr__tau=0.5 seed 3"
+    assert logged.params["rule.tau"] == "0.5"
+    assert logged.params["train.learning_rate"] == str(run.train.learning_rate)
+    assert "masked_entropy" not in logged.metrics
+
+
+def test_publish_files_everything_under_the_parent(study: Study, run: RunConfig, tmp_path: Path) -> None:
+    client = MlflowClient(study.tracking_uri)
+    tracker = RunTracker(study, run, None)
+    folder = tmp_path / "run"
+    (folder / "policy").mkdir(parents=True)
+    for name in ("metrics.parquet", "tokens.parquet", "policy/model.safetensors"):
+        (folder / name).write_text("x")
+    write_json(folder / "run.json", {"mlflow_run_id": tracker.run_id})
+    write_json(folder / "evaluation.json", {"steps": 9, "avg@4": 0.25, "n_problems": 4})
+    (tmp_path / "table1.csv").write_text("x")
+    (tmp_path / "table1.md").write_text("x")
+    (tmp_path / "report.html").write_text("x")
+    tracker.finish(folder)
+    publish(study, [folder], [tmp_path / "table1.csv"], [], tmp_path / "report.html")
+    child = client.get_run(tracker.run_id)
+    assert (child.info.status, child.data.metrics["eval/avg_at_4"]) == ("FINISHED", 0.25)
+    names = {file.path for file in client.list_artifacts(tracker.run_id)}
+    assert names == {"run.json", "metrics.parquet", "tokens.parquet", "policy", "evaluation.json"}
+    tables = {file.path for file in client.list_artifacts(study.parent_run_id, "tables")}
+    assert tables == {"tables/table1.csv", "tables/table1.md"}
+    assert "report.html" in {file.path for file in client.list_artifacts(study.parent_run_id)}
+    assert client.get_run(study.parent_run_id).info.status == "FINISHED"
+
+
+@pytest.mark.parametrize(
+    ("name", "clean"), [("avg@4", "avg_at_4"), ("a,b(c)=d", "a_b_c__d"), ("eval/x-y.z", "eval/x-y.z")]
+)
+def test_metric_names_are_made_acceptable(name: str, clean: str) -> None:
+    assert metric_name(name) == clean

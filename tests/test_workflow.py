@@ -1,0 +1,205 @@
+"""The real Snakemake on the real rules, from an empty folder to the report, and what a change then reruns."""
+
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+from conftest import REPOSITORY
+
+BIN = Path(sys.executable).parent
+ENVIRONMENT = os.environ | {"PATH": f"{BIN}:{os.environ['PATH']}", "OMP_NUM_THREADS": "1"}
+RUNS = "results/smoke/runs/dapo_math"
+
+
+def snakemake(folder: Path, *arguments: str, code: int = 0) -> str:
+    command = [str(BIN / "snakemake"), "--config", "scale=smoke", "--", *arguments]
+    if arguments and arguments[0].startswith("-"):
+        command = [str(BIN / "snakemake"), *arguments, "--config", "scale=smoke"]
+    result = subprocess.run(command, cwd=folder, env=ENVIRONMENT, capture_output=True, text=True, check=False)
+    output = result.stdout + result.stderr
+    assert result.returncode == code, output[-4000:]
+    return output
+
+
+def planned(folder: Path, *targets: str) -> dict[str, int]:
+    """Jobs per rule of a dry run."""
+    output = snakemake(folder, "-n", *targets)
+    return {name: int(count) for name, count in re.findall(r"^(\w+) +(\d+)$", output, re.MULTILINE) if name != "total"}
+
+
+@pytest.fixture(scope="module")
+def reproduced(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """`snakemake all` at scale smoke in a fresh folder."""
+    folder = tmp_path_factory.mktemp("checkout")
+    for name in ("configs", "workflow"):
+        shutil.copytree(REPOSITORY / name, folder / name)
+    snakemake(folder, "all")
+    yield folder
+
+
+@pytest.fixture
+def checkout(workspace: Path) -> Path:
+    return workspace
+
+
+def test_lint_is_clean(checkout: Path) -> None:
+    assert "Congratulations" in snakemake(checkout, "--lint")
+
+
+def test_plan_of_an_empty_folder(checkout: Path) -> None:
+    jobs = planned(checkout)
+    assert (jobs["train"], jobs["evaluate"], jobs["pretrain"], jobs["calibrate"]) == (9, 9, 1, 1)
+    assert (jobs["table"], jobs["figure"], jobs["html"], jobs["open_study"]) == (1, 5, 1, 1)
+    one = planned(checkout, f"{RUNS}/estr__tau=1.0/seed7/evaluation.json")
+    assert one == {"evaluate": 1, "open_study": 1, "prepare": 1, "pretrain": 1, "train": 1}
+
+
+@pytest.mark.parametrize(
+    ("target", "message"),
+    [
+        (f"{RUNS}/ppo/seed0/run.json", "unknown method 'ppo'"),
+        (f"{RUNS}/estr__colour=red/seed0/run.json", "colour"),
+        ("results/smoke/tables/table9.csv", "no experiment in configs/config.yaml declares the table 'table9'"),
+    ],
+)
+def test_unknown_targets(checkout: Path, target: str, message: str) -> None:
+    assert message in snakemake(checkout, "-n", target, code=1)
+
+
+def test_unknown_config_key(checkout: Path) -> None:
+    path = checkout / "configs/config.yaml"
+    path.write_text(path.read_text() + "colour: red\n")
+    assert "colour" in snakemake(checkout, "-n", "all", code=1)
+
+
+@pytest.mark.slow
+def test_everything_is_there(reproduced: Path) -> None:
+    for name in ("table1.csv", "table1.md", "table1.tex"):
+        assert (reproduced / "results/smoke/tables" / name).stat().st_size > 500
+    figures = ("fig01_entropy_ratio", "fig03_version_switch", "fig05b_kl", "fig07_reward", "fig08_masking")
+    for name in figures:
+        for suffix in ("pdf", "png", "csv"):
+            assert (reproduced / "figures/smoke" / f"{name}.{suffix}").stat().st_size > 500
+    report = (reproduced / "results/smoke/report.html").read_text()
+    labels = ["sync", "async", "estr"]
+    labels += [f"{m}{suffix}" for m in ("icepop", "kpop", "m2po") for suffix in ("", "__thresholds=matched")]
+    for label in labels:
+        assert f"smoke/dapo_math/{label}/seed0" in report
+        record = json.loads((reproduced / RUNS / label / "seed0/run.json").read_text())
+        assert (record["status"], record["steps"]) == ("complete", 24)
+    budget = json.loads((reproduced / "results/smoke/calibration/dapo_math.json").read_text())
+    matched = json.loads((reproduced / RUNS / "kpop__thresholds=matched/seed0/run.json").read_text())
+    assert matched["rule"]["phi"] == budget["rules"]["kpop"]["phi"]
+
+
+@pytest.mark.slow
+def test_mlflow_has_one_parent_and_its_children(reproduced: Path) -> None:
+    from mlflow.tracking import MlflowClient
+
+    study = json.loads((reproduced / "results/smoke/mlflow/study.json").read_text())
+    client = MlflowClient(study["tracking_uri"])
+    runs = client.search_runs([study["experiment_id"]])
+    children = [run for run in runs if run.data.tags.get("mlflow.parentRunId") == study["parent_run_id"]]
+    assert (len(runs), len(children)) == (10, 9)
+    for run in children:
+        assert run.info.status == "FINISHED"
+        assert run.data.metrics["step"] == 24
+        assert "eval/avg_at_4" in run.data.metrics
+        steps = [point.step for point in client.get_metric_history(run.info.run_id, "reward")]
+        assert steps == list(range(1, 25))
+    top = {file.path for file in client.list_artifacts(study["parent_run_id"])}
+    assert top == {"tables", "figures", "report.html"}
+
+
+@pytest.mark.slow
+def test_mlflow_server_shows_it(reproduced: Path) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    server = subprocess.Popen(
+        [str(BIN / "estr"), "ui", "--port", str(port)],
+        cwd=reproduced,
+        env=ENVIRONMENT,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    try:
+        for _ in range(120):
+            try:
+                with urllib.request.urlopen(f"http://127.0.0.1:{port}/health") as answer:
+                    assert answer.status == 200
+                break
+            except OSError:
+                time.sleep(1)
+        body = json.dumps({"max_results": 10}).encode()
+        request = urllib.request.Request(
+            f"http://127.0.0.1:{port}/api/2.0/mlflow/experiments/search",
+            data=body,
+            headers={"Content-Type": "application/json"},
+        )
+        with urllib.request.urlopen(request) as answer:
+            names = [experiment["name"] for experiment in json.load(answer)["experiments"]]
+        assert "estr-smoke" in names
+    finally:
+        os.killpg(server.pid, signal.SIGTERM)
+        server.wait()
+
+
+@pytest.mark.slow
+def test_nothing_is_left_to_do_and_code_edits_do_not_retrain(reproduced: Path) -> None:
+    assert planned(reproduced) == {}
+    rules = reproduced / "workflow/rules/train.smk"
+    before = rules.read_text()
+    rules.write_text(before.replace("estr train {wildcards.task}", "estr  train {wildcards.task}"))
+    try:
+        assert "train" not in planned(reproduced)
+    finally:
+        rules.write_text(before)
+
+
+@pytest.mark.slow
+def test_a_changed_threshold_retrains_what_it_concerns(reproduced: Path) -> None:
+    method = reproduced / "configs/methods/kpop.yaml"
+    before = method.read_text()
+    content = yaml.safe_load(before)
+    content["thresholds"]["phi"] = 0.2
+    method.write_text(yaml.safe_dump(content))
+    try:
+        jobs = planned(reproduced)
+    finally:
+        method.write_text(before)
+    assert jobs["train"] == 2  # kpop, and kpop at the matched budget, whose configuration names the method's too
+    assert jobs["evaluate"] == 2
+    assert "pretrain" not in jobs
+
+
+@pytest.mark.slow
+def test_interrupted_training_resumes_and_ends_as_if_unbroken(reproduced: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "again"
+    shutil.copytree(reproduced, folder)
+    run = folder / RUNS / "estr/seed0"
+    wanted = (run / "policy/model.safetensors").read_bytes()
+    shutil.rmtree(run)
+    command = [str(BIN / "estr"), "train", "dapo_math", "estr", "--scale", "smoke"]
+    process = subprocess.Popen(command, cwd=folder, env=ENVIRONMENT, stderr=subprocess.PIPE, text=True)
+    while not list((run / "state").glob("step*.json")):
+        assert process.poll() is None
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate()
+    assert process.returncode == 130 and "the same command resumes" in errors
+    assert not (run / "run.json").exists()
+    subprocess.run(command, cwd=folder, env=ENVIRONMENT, check=True)
+    assert (run / "policy/model.safetensors").read_bytes() == wanted
