@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 import yaml
-from conftest import REPOSITORY
 
+REPOSITORY = Path(__file__).parents[1]
 BIN = Path(sys.executable).parent
 ENVIRONMENT = os.environ | {"PATH": f"{BIN}:{os.environ['PATH']}", "OMP_NUM_THREADS": "1"}
 RUNS = "results/smoke/runs/dapo_math"

@@ -167,9 +167,9 @@ def evaluate(task: str, label: str, seed: int, scale: str, results: Path) -> Non
 @click.option("--calibration", type=click.Path(path_type=Path), help="matched-budget thresholds to print")
 def table(name: str, runs: tuple[Path, ...], out: Path, calibration: Path | None) -> None:
     """Write table NAME (table1) from the run folders RUNS: ours beside the paper's."""
-    from estr.report.tables import write_table1
+    from estr.report.tables import TABLES
 
-    _pick({"table1": write_table1}, name, "table")(list(runs), calibration, out.with_suffix(""))
+    _pick(TABLES, name, "table")(list(runs), calibration, out.with_suffix(""))
 
 
 @main.command()

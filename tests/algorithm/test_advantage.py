@@ -45,9 +45,7 @@ def test_against_the_statistics_module(pairs):
     for reward, group in pairs:
         members = [other for other, g in pairs if g == group]
         constant = len(set(members)) == 1
-        expected.append(
-            0.0 if constant else (reward - statistics.fmean(members)) / (statistics.stdev(members) + 1e-6)
-        )
+        expected.append(0.0 if constant else (reward - statistics.fmean(members)) / (statistics.stdev(members) + 1e-6))
     actual = group_normalized_advantage(rewards, groups)
     assert actual.tolist() == pytest.approx(expected, rel=1e-6, abs=1e-6)
 

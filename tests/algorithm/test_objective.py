@@ -103,8 +103,7 @@ def test_mask_and_behavior_side_are_stop_gradients(random_signals):
     """The gradient flows through target_logprob only, also when the other signals require one."""
     signals = random_signals()
     behavior, entropy, advantage = (
-        getattr(signals, name).clone().requires_grad_()
-        for name in ("behavior_logprob", "entropy", "advantage")
+        getattr(signals, name).clone().requires_grad_() for name in ("behavior_logprob", "entropy", "advantage")
     )
     attached = replace(signals, behavior_logprob=behavior, entropy=entropy, advantage=advantage)
     out = objective(attached, RULE)

@@ -39,9 +39,7 @@ seeds = st.integers(0, 10_000)
 def test_entropy_scaled_by_hand(make_signals):
     signals = make_signals([[0.5, 0.5, -0.2, 0.2]], entropy=[[0.24, 0.23, 0.0, 0.1]])
     rule = EntropyScaled(tau=1.0, eps=0.01)
-    torch.testing.assert_close(
-        rule.score(signals), torch.tensor([[1.0, 0.25 / 0.24, 4.0, 0.04 / 0.11]]).double()
-    )
+    torch.testing.assert_close(rule.score(signals), torch.tensor([[1.0, 0.25 / 0.24, 4.0, 0.04 / 0.11]]).double())
     assert EntropyScaled(1.02).keep(signals).tolist() == [[True, False, False, True]]
 
 
@@ -78,9 +76,7 @@ def test_log_ratios_are_not_clamped_before_the_mask(make_signals):
 def test_strict_generalization(tau, eps, crossover, distance):
     """Prop. 1 and A4: equal to the fixed rule c = sqrt(tau C) at H* = C - eps, tighter below, wider above."""
     fixed = math.sqrt(tau * (crossover + eps))
-    entropy = torch.tensor(
-        [crossover, crossover + distance, max(crossover - distance, 0)], dtype=torch.double
-    )
+    entropy = torch.tensor([crossover, crossover + distance, max(crossover - distance, 0)], dtype=torch.double)
     at, above, below = EntropyScaled(tau, eps).boundary(entropy)[1].tolist()
     assert at == pytest.approx(fixed, rel=1e-12)
     assert above > fixed
@@ -127,9 +123,7 @@ def test_combinations_are_or_and_and(random_signals, seed):
 
 def test_ratio_interval_by_hand(make_signals):
     ratios = torch.tensor([[0.49, 0.51, 1.0, 4.9, 5.1, 0.0]], dtype=torch.float64)
-    assert RatioInterval().keep(make_signals(ratios.log())).tolist() == [
-        [False, True, True, True, False, False]
-    ]
+    assert RatioInterval().keep(make_signals(ratios.log())).tolist() == [[False, True, True, True, False, False]]
 
 
 @pytest.mark.parametrize(("low", "high"), [(0.5, 5.0), (0.3, 1.7), (0.7, 3.1), (0.1, 10.0), (0.9, 1.1)])
@@ -203,15 +197,11 @@ def test_binary_kl_both_directions_decide(make_signals):
 def test_binary_kl_near_certainty_keeps_its_digits(make_signals):
     """1 - p = 1e-12 is lost in exp(log p) but not in expm1; expected values from log1p in exact form."""
     rest_mu, rest_pi = 1e-12, 0.02
-    signals = make_signals(
-        [[math.log1p(-rest_pi) - math.log1p(-rest_mu)]], behavior=math.log1p(-rest_mu), entropy=0.0
-    )
+    signals = make_signals([[math.log1p(-rest_pi) - math.log1p(-rest_mu)]], behavior=math.log1p(-rest_mu), entropy=0.0)
     backward = (1 - rest_pi) * math.log1p(-rest_pi) + rest_pi * math.log(rest_pi / rest_mu)
     assert BinaryKL().score(signals).item() == pytest.approx(backward, rel=1e-6)
     rest_mu, rest_pi = 1e-6, 3e-6  # below any clamp at 1e-6 the two would be equal
-    signals = make_signals(
-        [[math.log1p(-rest_pi) - math.log1p(-rest_mu)]], behavior=math.log1p(-rest_mu), entropy=0.0
-    )
+    signals = make_signals([[math.log1p(-rest_pi) - math.log1p(-rest_mu)]], behavior=math.log1p(-rest_mu), entropy=0.0)
     assert BinaryKL().score(signals).item() == pytest.approx(3e-6 * math.log(3) - 2e-6, rel=1e-3)
 
 

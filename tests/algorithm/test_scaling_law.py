@@ -105,9 +105,7 @@ def test_first_order_expansion_leaves_a_second_order_rest():
     eta = perturbation(len(rho))[:2000]
 
     def rest(scale):
-        return (
-            (perturbed_log_ratio(logits, scale * eta) - first_order_log_ratio(scale * eta, rho)).abs().max()
-        )
+        return (perturbed_log_ratio(logits, scale * eta) - first_order_log_ratio(scale * eta, rho)).abs().max()
 
     assert rest(1.0) < 2 * SIGMA**2 * 9
     assert rest(1.0) / rest(0.5) == pytest.approx(4, rel=0.1)

@@ -27,9 +27,7 @@ def group_normalized_advantage(
         ValueError: shapes differ, ids are not integers, or a reward is not finite.
     """
     if rewards.ndim != 1 or group_ids.shape != rewards.shape:
-        raise ValueError(
-            f"rewards {tuple(rewards.shape)} and group_ids {tuple(group_ids.shape)} must be equal [n]"
-        )
+        raise ValueError(f"rewards {tuple(rewards.shape)} and group_ids {tuple(group_ids.shape)} must be equal [n]")
     if group_ids.is_floating_point() or group_ids.dtype == torch.bool:
         raise ValueError(f"group_ids must be integers, got {group_ids.dtype}")
     if not rewards.isfinite().all():

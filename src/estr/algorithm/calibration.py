@@ -60,8 +60,6 @@ def calibrate(rule: KeepRule, signals: TokenSignals, masked_fraction: float) -> 
     try:
         calibrated = rule.with_threshold(threshold)
     except (ValueError, OverflowError) as error:
-        raise ValueError(
-            f"{rule.name}: no valid threshold masks a fraction {masked_fraction} ({error})"
-        ) from error
+        raise ValueError(f"{rule.name}: no valid threshold masks a fraction {masked_fraction} ({error})") from error
     achieved = int((signals.response_mask & ~calibrated.keep(signals)).sum()) / tokens
     return Calibration(calibrated, masked_fraction, achieved)

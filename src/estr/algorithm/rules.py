@@ -195,7 +195,7 @@ class BinaryKL(ThresholdRule):
         rest = target_rest - behavior_rest
         forward = -(behavior.exp() * token + behavior_rest.exp() * rest)
         backward = target.exp() * token + target_rest.exp() * rest
-        return torch.maximum(forward, backward).clamp(min=0)
+        return torch.maximum(forward, backward)
 
     @property
     def threshold(self) -> float:
@@ -237,9 +237,7 @@ class SecondMoment(ThresholdRule):
         eligible = signals.usable
         if self.eligible == "harmful":
             eligible = eligible & (signals.advantage.double() * delta > 0)
-        values, group, counts = torch.unique(
-            delta[eligible].square(), return_inverse=True, return_counts=True
-        )
+        values, group, counts = torch.unique(delta[eligible].square(), return_inverse=True, return_counts=True)
         running_mean = (values * counts).cumsum(0) / counts.cumsum(0)
         score = torch.zeros_like(delta)
         score[eligible] = running_mean[group]

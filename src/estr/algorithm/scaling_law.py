@@ -96,9 +96,7 @@ def binned_second_moment(delta: Tensor, entropy: Tensor, edges: Tensor) -> Binne
         ValueError: shapes differ or the edges do not increase.
     """
     if delta.ndim != 1 or delta.shape != entropy.shape:
-        raise ValueError(
-            f"delta {tuple(delta.shape)} and entropy {tuple(entropy.shape)} must be equal [tokens]"
-        )
+        raise ValueError(f"delta {tuple(delta.shape)} and entropy {tuple(entropy.shape)} must be equal [tokens]")
     if edges.ndim != 1 or len(edges) < 2 or not (edges.diff() > 0).all():
         raise ValueError("edges must be at least two increasing numbers")
     delta, entropy, edges = delta.double(), entropy.double(), edges.double()

@@ -48,9 +48,7 @@ class TokenSignals:
         for field in fields(self):
             value: Tensor = getattr(self, field.name)
             if value.shape != shape:
-                raise ValueError(
-                    f"{field.name} has shape {tuple(value.shape)}, behavior_logprob has {tuple(shape)}"
-                )
+                raise ValueError(f"{field.name} has shape {tuple(value.shape)}, behavior_logprob has {tuple(shape)}")
         for name in _FLOAT_FIELDS:
             value = getattr(self, name)
             if not value.is_floating_point():

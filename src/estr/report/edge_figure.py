@@ -1,5 +1,6 @@
-"""Stability edge: final reward of vanilla async against learning rate, one line per staleness."""
+"""Stability edge: where vanilla async collapses, over learning rate and staleness (not in the paper)."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import matplotlib.pyplot as plt
@@ -7,18 +8,12 @@ import pandas as pd
 
 from estr.errors import UserError
 from estr.report import style
+from estr.report.runs import RunResult, load_runs
 
-COLUMNS = (
-    "method",
-    "learning_rate",
-    "intra",
-    "inter",
-    "seed",
-    "reward_first",
-    "reward_max",
-    "reward_last",
-    "collapsed",
-)
+PROBE = "probe_estr_masked_fraction"
+FIRST_STEPS = 50
+WINDOW = 10
+COLLAPSE_SHARE = 0.5
 LINES = (
     ("#0072B2", "o"),
     ("#E69F00", "^"),
@@ -29,16 +24,17 @@ LINES = (
 )
 
 
-def stability_edge(csv: Path, out_stem: Path, scale: str, engine: str) -> None:
-    """Draw the edge scan; a cross marks a run that collapsed, the small dots are its seeds.
-
-    csv: one row per run with COLUMNS (learning_rate per step, intra and inter in versions, rewards 0..1,
-    collapsed 0/1).
+def stability_edge(run_dirs: Sequence[Path], out_stem: Path) -> None:
+    """Draw final reward against learning rate, a line per staleness; a cross marks a setting that collapsed.
 
     Raises:
-        UserError: the file is missing, unreadable or lacks columns, or holds no async run.
+        UserError: a run is unreadable, or there is no async run.
     """
-    scan = load_scan(csv)
+    runs = load_runs(run_dirs)
+    scan = edge_scan(runs)
+    scan = scan[scan["method"] == "async"]
+    if scan.empty:
+        raise UserError("the stability edge needs runs of vanilla async")
     data = edge_data(scan)
     style.save_data(data, out_stem)
     with style.look():
@@ -75,23 +71,39 @@ def stability_edge(csv: Path, out_stem: Path, scale: str, engine: str) -> None:
         counts = data["n_seeds"]
         seeds_text = f"{counts.min()}-{counts.max()}" if counts.min() < counts.max() else f"{counts.max()}"
         plural = "seed" if counts.max() == 1 else "seeds"
-        style.add_footer(fig, f"{scale} scale · {seeds_text} {plural} · {engine} engine")
+        style.add_footer(fig, f"{runs[0].scale} scale · {seeds_text} {plural} · {runs[0].engine} engine")
         style.save(fig, out_stem)
 
 
-def load_scan(csv: Path) -> pd.DataFrame:
-    """The vanilla async rows of the scan."""
-    try:
-        scan = pd.read_csv(csv)
-    except (OSError, ValueError) as error:
-        raise UserError(f"{csv}: cannot be read as CSV; make the scan again") from error
-    missing = [column for column in COLUMNS if column not in scan]
-    if missing:
-        raise UserError(f"{csv}: lacks the columns {', '.join(missing)}")
-    scan = scan[scan["method"] == "async"]
-    if scan.empty:
-        raise UserError(f"{csv}: holds no run of vanilla async")
-    return scan
+def edge_scan(runs: Sequence[RunResult]) -> pd.DataFrame:
+    """One row per run: settings, ESTR's masked fraction as a diagnostic, rewards (0..1), and whether it collapsed.
+
+    `reward_first`, `reward_max` and `reward_last` are the first, the highest and the last mean over `WINDOW` steps.
+    A run collapsed if its last mean is below `COLLAPSE_SHARE` of its highest.
+    """
+    rows = []
+    for run in runs:
+        if PROBE not in run.metrics:
+            raise UserError(f"{run.path / 'metrics.parquet'}: lacks the column {PROBE}")
+        smooth = run.metrics["reward"].rolling(WINDOW).mean().dropna()
+        masked = run.metrics[PROBE][:FIRST_STEPS]
+        rows.append(
+            {
+                "run_id": run.run_id,
+                "method": run.method,
+                "learning_rate": run.config["train"]["learning_rate"],
+                "intra": run.config["staleness"]["intra"],
+                "inter": run.config["staleness"]["inter"],
+                "seed": run.seed,
+                "steps": run.steps,
+                "estr_would_mask_percent_first50": 100 * masked.mean(),
+                "reward_first": smooth.iloc[0],
+                "reward_max": smooth.max(),
+                "reward_last": smooth.iloc[-1],
+                "collapsed": int(smooth.iloc[-1] < COLLAPSE_SHARE * smooth.max()),
+            }
+        )
+    return pd.DataFrame(rows)
 
 
 def edge_data(scan: pd.DataFrame) -> pd.DataFrame:

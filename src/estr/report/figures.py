@@ -7,12 +7,11 @@ from estr.report.curves import fig05b_kl, fig07_reward, fig08_masking
 from estr.report.edge_figure import stability_edge
 from estr.report.token_figures import fig01_entropy_ratio, fig03_version_switch
 
-__all__ = ["FIGURES", "stability_edge"]
-
 FIGURES: dict[str, Callable[[Sequence[Path], Path], None]] = {
     "fig01_entropy_ratio": fig01_entropy_ratio,
     "fig03_version_switch": fig03_version_switch,
     "fig05b_kl": fig05b_kl,
     "fig07_reward": fig07_reward,
     "fig08_masking": fig08_masking,
+    "stability_edge": stability_edge,
 }

@@ -73,6 +73,7 @@ class RunResult:
     seed: int
     engine: str
     rule: dict[str, Any]
+    config: dict[str, Any]
     config_hash: str
     commit: str
     packages: dict[str, str]
@@ -152,7 +153,7 @@ def load_run(path: Path) -> RunResult:
             f"{metrics_path}: holds {metrics['step'].nunique()} steps in {len(metrics)} rows, "
             f"run.json says {record['steps']}; resume the run"
         )
-    kept_fields = {name: record[name] for name in RUN_FIELDS if name not in ("config", "status")}
+    kept_fields = {name: record[name] for name in RUN_FIELDS if name != "status"}
     return RunResult(
         path=path, engine=engine, metrics=metrics, mlflow_run_id=record.get("mlflow_run_id"), **kept_fields
     )

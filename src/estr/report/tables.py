@@ -1,13 +1,14 @@
 """Write Table 1 as CSV (full precision), Markdown and LaTeX from one data frame."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
 from estr.errors import UserError
+from estr.report.edge_figure import COLLAPSE_SHARE, WINDOW, edge_scan
 from estr.report.labels import display, short_name
 from estr.report.paper import load_paper_values
 from estr.report.runs import load_runs
@@ -38,8 +39,23 @@ def write_table1(run_dirs: Sequence[Path], calibration: Path | None, out_stem: P
     calibration: results/<scale>/calibration/<task>.json; required if a matched-budget run is among the runs.
     """
     frame = table1_frame(load_runs(run_dirs), calibration, load_paper_values(), bootstrap_seed)
+    _write(frame, table1_views(frame), out_stem)
+
+
+def write_stability_edge(run_dirs: Sequence[Path], calibration: Path | None, out_stem: Path) -> None:
+    """Write the stability scan, a row per run, as out_stem.csv, .md and .tex; it has no use for a calibration."""
+    runs = load_runs(run_dirs)
+    frame = edge_scan(runs)
+    note = (
+        f"Means over {WINDOW} steps at {runs[0].scale} scale. Collapsed: the last mean is below "
+        f"{COLLAPSE_SHARE:g} of the highest. ESTR's masked fraction is a diagnostic; no token was masked."
+    )
+    [view] = views_of(frame, "Stability edge of vanilla async (not in the paper)")
+    _write(frame, [replace(view, note=note)], out_stem)
+
+
+def _write(frame: pd.DataFrame, views: Sequence[View], out_stem: Path) -> None:
     out_stem.parent.mkdir(parents=True, exist_ok=True)
-    views = table1_views(frame)
     texts = {
         "csv": frame.to_csv(index=False, lineterminator="\n"),
         "md": "\n\n".join(markdown(view) for view in views) + "\n",
@@ -47,6 +63,12 @@ def write_table1(run_dirs: Sequence[Path], calibration: Path | None, out_stem: P
     }
     for suffix, text in texts.items():
         out_stem.with_name(f"{out_stem.name}.{suffix}").write_text(text, encoding="utf-8")
+
+
+TABLES: dict[str, Callable[[Sequence[Path], Path | None, Path], None]] = {
+    "table1": write_table1,
+    "stability_edge": write_stability_edge,
+}
 
 
 def read_table(path: Path) -> pd.DataFrame:
