@@ -4,7 +4,7 @@ BIN := $(CURDIR)/.venv/bin
 export PATH := $(BIN):$(PATH)
 export OMP_NUM_THREADS := 1
 
-.PHONY: setup reproduce smoke test lint ui clean
+.PHONY: setup reproduce smoke test lint ui reference clean
 .DEFAULT_GOAL := reproduce
 
 setup: .venv/installed
@@ -36,6 +36,10 @@ lint: setup
 
 ui: setup
 	estr ui
+
+# refresh the committed copy of the laptop results
+reference: setup
+	snakemake --forcerun reference -- docs/results/laptop/README.md
 
 clean:
 	rm -rf .venv results figures logs .snakemake

@@ -62,7 +62,7 @@ def test_check_config_counts_runs(workspace: Path) -> None:
     assert result.returncode == 0 and "laptop main_results: 27 runs" in result.stdout
 
 
-def test_fewer_samples_than_k_is_refused_by_the_schema(workspace: Path) -> None:
+def test_value_out_of_bounds_names_file_and_key(workspace: Path) -> None:
     path = workspace / "configs/scales/smoke.yaml"
     content = yaml.safe_load(path.read_text())
     content["evaluation"]["samples"] = 0
@@ -70,6 +70,12 @@ def test_fewer_samples_than_k_is_refused_by_the_schema(workspace: Path) -> None:
     assert_one_line(
         estr("data", "prepare", "dapo_math", "--scale", "smoke", cwd=workspace), 2, "smoke.yaml", "evaluation.samples"
     )
+
+
+def test_check_config_reads_every_threshold(workspace: Path) -> None:
+    path = workspace / "configs/methods/kpop.yaml"
+    path.write_text(path.read_text().replace("phi: 0.1", "phi: -1.0"))
+    assert_one_line(estr("check-config", cwd=workspace), 2, "configs/methods/kpop.yaml", "phi must be")
 
 
 def test_unwritable_results_folder(workspace: Path) -> None:

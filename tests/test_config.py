@@ -10,6 +10,7 @@ from estr.config import (
     Deviations,
     StudyConfig,
     expand,
+    keep_rule,
     load_experiment,
     load_method,
     load_scale,
@@ -19,7 +20,6 @@ from estr.config import (
     resolve,
 )
 from estr.errors import UserError
-from estr.stages import _rule
 
 METHODS = ("sync", "async", "icepop", "kpop", "m2po", "estr")
 
@@ -52,7 +52,7 @@ def test_resolved_values_of_the_paper() -> None:
         "async": build_rule("keep_all"),
     }
     for method, rule in published.items():
-        assert _rule(resolve("laptop", "dapo_math", method, 0)) == rule
+        assert keep_rule(resolve("laptop", "dapo_math", method, 0)) == rule
 
 
 def test_methods_differ_in_rule_and_synchrony_alone() -> None:
@@ -75,8 +75,13 @@ def test_hash_follows_what_changes_the_training() -> None:
     hashes |= {resolve("laptop", "dapo_math", "estr__tau=1.0", 0).hash}
     hashes |= {base.model_copy(update={"train": base.train.model_copy(update={"steps": 9})}).hash}
     assert len(hashes) == 4
-    evaluation = base.evaluation.model_copy(update={"samples": 8})
-    assert base.model_copy(update={"evaluation": evaluation}).hash == base.hash
+    for section, change in (
+        ("evaluation", {"samples": 8}),
+        ("data", {"eval_problems": 9}),
+        ("train", {"checkpoint_every": 7}),
+    ):
+        same = base.model_copy(update={section: getattr(base, section).model_copy(update=change)})
+        assert same.hash == base.hash
 
 
 @given(
@@ -106,7 +111,13 @@ def test_malformed_label(label: str) -> None:
         (("laptop", "dapo_math", "estr__steps=many", 0), "'train.steps': Input should be a valid integer"),
         (("laptop", "dapo_math", "estr__thresholds=mine", 0), "thresholds can only be 'matched'"),
         (("laptop", "dapo_math", "estr", -1), "'seed'"),
-        (("laptop", "dapo_math", "estr__phi=1", 0), "unknown override 'phi'; there are intra, inter, tau, eps"),
+        (
+            ("laptop", "dapo_math", "estr__phi=1", 0),
+            "unknown override 'phi'; there are intra, inter, tau, eps, thresholds",
+        ),
+        (("laptop", "dapo_math", "estr__tau=1.6", 0), "write it as 'estr'"),
+        (("laptop", "dapo_math", "estr__tau=1", 0), "write it as 'estr__tau=1.0'"),
+        (("laptop", "dapo_math", "sync__intra=5", 0), "sync: unknown override 'intra'"),
         (("laptop", "dapo_math", "estr__learning_rate=3e-4", 0), "write it as 'estr__learning_rate=0.0003'"),
         (("laptop", "dapo_math", "estr__tau=1.0__inter=2", 0), "write it as 'estr__inter=2__tau=1.0'"),
     ],
@@ -126,7 +137,7 @@ def test_unknown_names_and_bad_values(arguments: tuple[str, str, str, int], mess
 )
 def test_bad_thresholds_name_the_method_file(label: str, message: str) -> None:
     with pytest.raises(UserError, match=rf"configs/methods/.*{message}"):
-        _rule(resolve("laptop", "dapo_math", label, 0))
+        resolve("laptop", "dapo_math", label, 0)
 
 
 def test_unknown_key_names_file_and_key(workspace: Path) -> None:
@@ -152,3 +163,17 @@ def test_outside_a_checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UserError, match="no configs/ folder"):
         load_scale("nowhere")
+
+
+def test_a_run_that_two_matrices_name_is_made_once(workspace: Path) -> None:
+    edit(
+        workspace / "configs/experiments/main_results.yaml",
+        runs=[
+            {"tasks": ["dapo_math"], "methods": ["async"]},
+            {"tasks": ["dapo_math"], "methods": ["async"], "overrides": {"inter": [10, 20], "learning_rate": [1e-4]}},
+        ],
+    )
+    runs = expand(load_experiment("main_results"), "laptop")
+    assert [(run.label, run.seed) for run in runs] == [
+        (label, seed) for label in ("async", "async__inter=20") for seed in (0, 1, 2)
+    ]

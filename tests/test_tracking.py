@@ -4,7 +4,9 @@ import math
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+from mlflow.entities import Run
 from mlflow.tracking import MlflowClient
 
 from estr.config import RunConfig, resolve
@@ -42,7 +44,7 @@ def test_run_is_a_child_and_repeats_add_nothing(study: Study, run: RunConfig, tm
     tracker = RunTracker(study, run, None)
     tracker.log_params(run, {"name": "entropy_scaled", "tau": 0.5})
     tracker.sync_metrics(table(1, 2))
-    tracker.interrupted()
+    tracker.end("KILLED")
     assert client.get_run(tracker.run_id).info.status == "KILLED"
 
     again = RunTracker(study, run, tracker.run_id)
@@ -60,28 +62,57 @@ def test_run_is_a_child_and_repeats_add_nothing(study: Study, run: RunConfig, tm
     assert "masked_entropy" not in logged.metrics
 
 
-def test_publish_files_everything_under_the_parent(study: Study, run: RunConfig, tmp_path: Path) -> None:
-    client = MlflowClient(study.tracking_uri)
-    tracker = RunTracker(study, run, None)
+@pytest.fixture
+def complete(run: RunConfig, tmp_path: Path) -> Path:
+    """The files of a complete run of three steps."""
     folder = tmp_path / "run"
     (folder / "policy").mkdir(parents=True)
-    for name in ("metrics.parquet", "tokens.parquet", "policy/model.safetensors"):
+    for name in ("tokens.parquet", "policy/model.safetensors"):
         (folder / name).write_text("x")
-    write_json(folder / "run.json", {"mlflow_run_id": tracker.run_id})
-    write_json(folder / "evaluation.json", {"steps": 9, "avg@4": 0.25, "n_problems": 4})
-    (tmp_path / "table1.csv").write_text("x")
-    (tmp_path / "table1.md").write_text("x")
-    (tmp_path / "report.html").write_text("x")
-    tracker.finish(folder)
-    publish(study, [folder], [tmp_path / "table1.csv"], [], tmp_path / "report.html")
-    child = client.get_run(tracker.run_id)
+    pq.write_table(table(1, 2, 3), folder / "metrics.parquet")
+    record = {"run_id": run.run_id, "config_hash": run.hash, "config": run.model_dump(), "rule": {"tau": 0.5}}
+    write_json(folder / "run.json", record)
+    write_json(folder / "evaluation.json", {"steps": 3, "avg@4": 0.25, "n_problems": 4})
+    for name in ("table1.csv", "table1.md", "report.html"):
+        (tmp_path / name).write_text("x")
+    return folder
+
+
+def children(study: Study, run: RunConfig) -> list[Run]:
+    client = MlflowClient(study.tracking_uri)
+    query = f"tags.config_hash = '{run.hash}' and attributes.status = 'FINISHED'"
+    return list(client.search_runs([study.experiment_id], query))
+
+
+def test_publish_files_everything_under_the_parent(study: Study, run: RunConfig, complete: Path) -> None:
+    client = MlflowClient(study.tracking_uri)
+    tracker = RunTracker(study, run, None)
+    tracker.sync_metrics(table(1, 2))
+    tracker.finish(complete)
+    top = complete.parent
+    publish(study, [complete], [top / "table1.csv"], [], top / "report.html")
+    [child] = children(study, run)
+    assert child.info.run_id == tracker.run_id
     assert (child.info.status, child.data.metrics["eval/avg_at_4"]) == ("FINISHED", 0.25)
+    assert [point.step for point in client.get_metric_history(tracker.run_id, "reward")] == [1, 2, 3]
     names = {file.path for file in client.list_artifacts(tracker.run_id)}
     assert names == {"run.json", "metrics.parquet", "tokens.parquet", "policy", "evaluation.json"}
     tables = {file.path for file in client.list_artifacts(study.parent_run_id, "tables")}
     assert tables == {"tables/table1.csv", "tables/table1.md"}
     assert "report.html" in {file.path for file in client.list_artifacts(study.parent_run_id)}
     assert client.get_run(study.parent_run_id).info.status == "FINISHED"
+
+
+def test_publish_makes_the_runs_that_a_lost_store_lacks_and_makes_them_once(
+    run: RunConfig, complete: Path, tmp_path: Path
+) -> None:
+    fresh = open_study("smoke", tmp_path / "lost", None, tmp_path / "lost/study.json")
+    for _ in range(2):
+        publish(fresh, [complete], [], [], complete.parent / "report.html")
+    [child] = children(fresh, run)
+    assert child.data.params["rule.tau"] == "0.5"
+    history = MlflowClient(fresh.tracking_uri).get_metric_history(child.info.run_id, "reward")
+    assert [(point.step, point.value) for point in history] == [(1, 0.1), (2, 0.2), (3, 0.3)]
 
 
 @pytest.mark.parametrize(

@@ -62,14 +62,17 @@ def test_plan_of_an_empty_folder(checkout: Path) -> None:
     assert (jobs["train"], jobs["evaluate"], jobs["pretrain"], jobs["calibrate"]) == (9, 9, 1, 1)
     assert (jobs["table"], jobs["figure"], jobs["html"], jobs["open_study"]) == (1, 5, 1, 1)
     one = planned(checkout, f"{RUNS}/estr__tau=1.0/seed7/evaluation.json")
-    assert one == {"evaluate": 1, "open_study": 1, "prepare": 1, "pretrain": 1, "train": 1}
+    chain = ("open_study", "prepare", "pretrain", "evaluate_warm_start", "train", "evaluate")
+    assert one == dict.fromkeys(chain, 1)
 
 
 @pytest.mark.parametrize(
     ("target", "message"),
     [
         (f"{RUNS}/ppo/seed0/run.json", "unknown method 'ppo'"),
-        (f"{RUNS}/estr__colour=red/seed0/run.json", "colour"),
+        (f"{RUNS}/estr__colour=red/seed0/run.json", "unknown override 'colour'"),
+        (f"{RUNS}/estr__tau=-1/seed0/run.json", "tau must be >= 0"),
+        (f"{RUNS}/estr__tau=1.6/seed0/run.json", "write it as 'estr'"),
         ("results/smoke/tables/table9.csv", "no experiment in configs/config.yaml declares the table 'table9'"),
     ],
 )
@@ -158,7 +161,7 @@ def test_mlflow_server_shows_it(reproduced: Path) -> None:
 
 
 @pytest.mark.slow
-def test_nothing_is_left_to_do_and_code_edits_do_not_retrain(reproduced: Path) -> None:
+def test_nothing_is_left_to_do_and_edits_of_rules_do_not_retrain(reproduced: Path) -> None:
     assert planned(reproduced) == {}
     rules = reproduced / "workflow/rules/train.smk"
     before = rules.read_text()
@@ -169,24 +172,54 @@ def test_nothing_is_left_to_do_and_code_edits_do_not_retrain(reproduced: Path) -
         rules.write_text(before)
 
 
-@pytest.mark.slow
-def test_a_changed_threshold_retrains_what_it_concerns(reproduced: Path) -> None:
-    method = reproduced / "configs/methods/kpop.yaml"
-    before = method.read_text()
+def plan_with(folder: Path, method: str, **thresholds: float) -> dict[str, int]:
+    """Jobs per rule once the method's thresholds have been edited."""
+    path = folder / f"configs/methods/{method}.yaml"
+    before = path.read_text()
     content = yaml.safe_load(before)
-    content["thresholds"]["phi"] = 0.2
-    method.write_text(yaml.safe_dump(content))
+    content["thresholds"] |= thresholds
+    path.write_text(yaml.safe_dump(content))
     try:
-        jobs = planned(reproduced)
+        return planned(folder)
     finally:
-        method.write_text(before)
-    assert jobs["train"] == 2  # kpop, and kpop at the matched budget, whose configuration names the method's too
-    assert jobs["evaluate"] == 2
+        path.write_text(before)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("method", "thresholds", "retrained"),
+    [
+        # its own run, and the matched budget: the calibration starts from the published shapes and from ESTR's budget
+        ("kpop", {"phi": 0.2}, 4),
+        ("estr", {"tau": 1.0}, 4),
+    ],
+)
+def test_a_changed_threshold_retrains_what_it_concerns(
+    reproduced: Path, method: str, thresholds: dict[str, float], retrained: int
+) -> None:
+    jobs = plan_with(reproduced, method, **thresholds)
+    assert (jobs["train"], jobs["evaluate"], jobs["calibrate"]) == (retrained, retrained, 1)
     assert "pretrain" not in jobs
 
 
 @pytest.mark.slow
-def test_interrupted_training_resumes_and_ends_as_if_unbroken(reproduced: Path, tmp_path: Path) -> None:
+def test_a_new_method_is_a_yaml_and_a_line(reproduced: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "widened"
+    shutil.copytree(reproduced, folder)
+    method = {"title": "My rule", "source": "here", "synchronous": False, "rule": "fixed_magnitude"}
+    (folder / "configs/methods/my_rule.yaml").write_text(yaml.safe_dump(method | {"thresholds": {"c": 0.5}}))
+    experiment = folder / "configs/experiments/main_results.yaml"
+    experiment.write_text(experiment.read_text().replace("m2po, estr]", "m2po, estr, my_rule]"))
+    assert planned(folder)["train"] == 1
+    shutil.rmtree(folder / "results/smoke/mlflow")
+    (folder / "results/mlflow.db").unlink()
+    snakemake(folder, "all")
+    assert "| My rule |" in (folder / "results/smoke/tables/table1.md").read_text()
+    assert "smoke/dapo_math/my_rule/seed0" in (folder / "results/smoke/report.html").read_text()
+
+
+@pytest.mark.slow
+def test_interrupted_reproduction_resumes_and_ends_as_if_unbroken(reproduced: Path, tmp_path: Path) -> None:
     folder = tmp_path / "again"
     shutil.copytree(reproduced, folder)
     run = folder / RUNS / "estr/seed0"
@@ -194,12 +227,30 @@ def test_interrupted_training_resumes_and_ends_as_if_unbroken(reproduced: Path, 
     shutil.rmtree(run)
     command = [str(BIN / "estr"), "train", "dapo_math", "estr", "--scale", "smoke"]
     process = subprocess.Popen(command, cwd=folder, env=ENVIRONMENT, stderr=subprocess.PIPE, text=True)
-    while not list((run / "state").glob("step*.json")):
-        assert process.poll() is None
-        time.sleep(0.05)
+    wait_for_checkpoint(run, process)
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate()
     assert process.returncode == 130 and "the same command resumes" in errors
     assert not (run / "run.json").exists()
-    subprocess.run(command, cwd=folder, env=ENVIRONMENT, check=True)
+    [first] = run.glob("state/*/step*.json")
+
+    target = [str(BIN / "snakemake"), "--config", "scale=smoke", "--", f"{RUNS}/estr/seed0/run.json"]
+    process = subprocess.Popen(
+        target, cwd=folder, env=ENVIRONMENT, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    while len(list(run.glob("state/*/step*.json"))) < 2:
+        assert process.poll() is None
+        time.sleep(0.02)
+    os.killpg(process.pid, signal.SIGINT)
+    process.communicate()
+    assert first.exists() or list(run.glob("state/*/step*.json"))
+
+    snakemake(folder, f"{RUNS}/estr/seed0/run.json")
     assert (run / "policy/model.safetensors").read_bytes() == wanted
+    assert not (run / "state").exists()
+
+
+def wait_for_checkpoint(run: Path, process: "subprocess.Popen[str]") -> None:
+    while not list(run.glob("state/*/step*.json")):
+        assert process.poll() is None
+        time.sleep(0.02)

@@ -1,6 +1,7 @@
 """`estr`: every stage of the reproduction as a command. The workflow calls these; so may you."""
 
 import ctypes
+import itertools
 import logging
 import os
 import sys
@@ -24,6 +25,7 @@ from estr.errors import UserError
 from estr.layout import Layout, existing
 
 INTERRUPTED = 130
+WARM_START = "warm_start"
 
 
 class _Commands(click.Group):
@@ -73,6 +75,7 @@ def main() -> None:
     \b
       estr data prepare dapo_math
       estr pretrain dapo_math
+      estr evaluate dapo_math warm_start
       estr train dapo_math estr --seed 0
       estr evaluate dapo_math estr --seed 0
 
@@ -154,10 +157,17 @@ def calibrate(task: str, reference: str, seed: int, scale: str, results: Path) -
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
 @_scale
 def evaluate(task: str, label: str, seed: int, scale: str, results: Path) -> None:
-    """Sample k answers per held-out problem from a finished run's policy; avg@k and pass@k with intervals."""
-    from estr.stages import evaluate as evaluate_stage
+    """Sample k answers per held-out problem; avg@k and pass@k with intervals.
 
-    evaluate_stage(Layout(results, scale), resolve(scale, task, label, seed))
+    LABEL is that of a finished run, or `warm_start` for the policy that all runs start from.
+    """
+    from estr import stages
+
+    layout = Layout(results, scale)
+    if label == WARM_START:
+        stages.evaluate_warm_start(layout, resolve(scale, task, "sync", 0))
+    else:
+        stages.evaluate(layout, resolve(scale, task, label, seed))
 
 
 @main.command()
@@ -212,6 +222,17 @@ def report(
     write_report(Layout(results, scale).root, list(runs), list(tables), list(figures), out, context)
 
 
+@main.command()
+@click.argument("runs", nargs=-1, required=True, type=click.Path(path_type=Path))
+@_artifacts
+@click.option("--out", type=click.Path(path_type=Path), required=True, help="the README.md of that folder")
+def reference(runs: tuple[Path, ...], tables: tuple[Path, ...], figures: tuple[Path, ...], out: Path) -> None:
+    """Copy tables and pictures of RUNS into the folder that git keeps, with their commit and machine."""
+    from estr.report.reference import export_reference
+
+    export_reference(list(runs), list(tables), list(figures), out)
+
+
 @main.group()
 def track() -> None:
     """The MLflow store."""
@@ -262,9 +283,15 @@ def ui(port: int, results: Path) -> None:
 
 @main.command("check-config")
 def check_config() -> None:
-    """Validate every file under configs/, and count the runs of each experiment."""
+    """Validate every file under configs/, down to each run's thresholds, and count the runs of each experiment."""
     folder = configs_folder()
     parse(StudyConfig, read_yaml(folder / "config.yaml"), "configs/config.yaml")
-    for scale in sorted(path.stem for path in (folder / "scales").glob("*.yaml")):
-        for name in sorted(path.stem for path in (folder / "experiments").glob("*.yaml")):
+    parse(Deviations, read_yaml(folder / "paper" / "deviations.yaml"), "configs/paper/deviations.yaml")
+    names = {kind: sorted(path.stem for path in (folder / kind).glob("*.yaml")) for kind in ("scales", "experiments")}
+    methods = sorted(path.stem for path in (folder / "methods").glob("*.yaml"))
+    tasks = sorted(path.stem for path in (folder / "tasks").glob("*.yaml"))
+    for scale in names["scales"]:
+        for task, method in itertools.product(tasks, methods):
+            resolve(scale, task, method, 0)
+        for name in names["experiments"]:
             click.echo(f"{scale} {name}: {len(expand(load_experiment(name), scale))} runs")

@@ -8,14 +8,18 @@ import hashlib
 import itertools
 import json
 import re
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from estr.errors import UserError
+
+if TYPE_CHECKING:
+    from estr.algorithm.rules import KeepRule
 
 Positive = Annotated[int, Field(gt=0)]
 Count = Annotated[int, Field(ge=0)]
@@ -115,9 +119,7 @@ class Staleness(_Section):
 class TaskConfig(_Section):
     """One file of `configs/tasks/`."""
 
-    title: str
     staleness: Staleness
-    thresholds: dict[str, dict[str, float | str]] = {}
 
 
 class MethodConfig(_Section):
@@ -199,8 +201,9 @@ class RunConfig(_Section):
 
     @property
     def hash(self) -> str:
-        """Twelve hex digits over all keys that change the training; those of the evaluation do not."""
-        content = json.dumps(self.model_dump(exclude={"evaluation"}), sort_keys=True)
+        """Twelve hex digits over all keys that change the training's numbers."""
+        irrelevant: Any = {"evaluation": True, "data": {"eval_problems"}, "train": {"checkpoint_every"}}
+        content = json.dumps(self.model_dump(exclude=irrelevant), sort_keys=True)
         return hashlib.sha256(content.encode()).hexdigest()[:12]
 
 
@@ -279,45 +282,51 @@ def resolve(scale: str, task: str, label: str, seed: int) -> RunConfig:
     """The configuration of one run.
 
     Overrides name a staleness component (`intra`, `inter`), a training setting (`learning_rate`), a threshold of
-    the method's rule (`tau`), or `thresholds=matched`: calibrate the rule to ESTR's masked fraction.
+    the method's rule (`tau`), or `thresholds=matched`: calibrate the rule to ESTR's masked fraction. Only the
+    shortest label is accepted, so that equal runs have equal names.
     """
     method, overrides = parse_label(label)
+    config = _resolve(scale, task, method, overrides, seed)
+    if config.label != label:
+        raise UserError(f"run label {label!r}: write it as {config.label!r}, so that equal runs have equal names")
+    return config
+
+
+def _resolve(scale: str, task: str, method: str, overrides: Mapping[str, str | int | float], seed: int) -> RunConfig:
+    """`resolve` for overrides in any form; the result's label is the shortest one."""
     sizes, task_config, method_config = load_scale(scale), load_task(task), load_method(method)
     if task not in sizes.counterparts:
         raise UserError(f"configs/scales/{scale}.yaml: key 'counterparts' lacks the task {task!r}")
-    staleness: dict[str, Any] = {"intra": 0, "inter": 0}
-    if not method_config.synchronous:
-        staleness = task_config.staleness.model_dump()
-    train = sizes.train.model_dump()
-    thresholds = method_config.thresholds | task_config.thresholds.get(method, {})
-    matched_budget = False
+    staleness = {} if method_config.synchronous else task_config.staleness.model_dump()
+    train, thresholds = sizes.train.model_dump(), dict(method_config.thresholds)
+    changed: dict[str, str | int | float] = {}
     for key, value in overrides.items():
-        if key in staleness:
-            staleness[key] = value
-        elif key in train:
-            train[key] = value
-        elif key == "thresholds":
+        if key == "thresholds":
             if value != "matched":
-                raise UserError(f"run label {label!r}: thresholds can only be 'matched', got {value!r}")
-            matched_budget = True
-        elif key in thresholds:
-            thresholds[key] = value
-        else:
+                raise UserError(f"{method}: the override thresholds can only be 'matched', got {value!r}")
+            changed[key] = value
+            continue
+        section = next((part for part in (staleness, train, thresholds) if key in part), None)
+        if section is None:
             known = ", ".join([*staleness, *thresholds, "thresholds", *train])
-            raise UserError(f"run label {label!r}: unknown override {key!r}; there are {known}")
+            raise UserError(f"{method}: unknown override {key!r}; there are {known}")
+        if isinstance(section[key], float) and isinstance(value, int):
+            value = float(value)
+        if section[key] != value:
+            section[key] = changed[key] = value
     config = parse(
         RunConfig,
         {
             "scale": scale,
             "task": task,
             "method": method,
-            "overrides": overrides,
+            "overrides": changed,
             "seed": seed,
             "engine": sizes.engine,
-            "staleness": staleness,
+            "staleness": {"intra": 0, "inter": 0} | staleness,
             "rule": method_config.rule,
             "thresholds": thresholds,
-            "matched_budget": matched_budget,
+            "matched_budget": "thresholds" in changed,
             "policy": sizes.policy.model_dump(),
             "counterpart": sizes.counterparts[task].model_dump(),
             "data": sizes.data.model_dump(),
@@ -325,21 +334,31 @@ def resolve(scale: str, task: str, label: str, seed: int) -> RunConfig:
             "train": train,
             "evaluation": sizes.evaluation.model_dump(),
         },
-        f"run {scale}/{task}/{label}/seed{seed}",
+        f"run {scale}/{task}/{method} with {dict(overrides)}, seed {seed}",
     )
-    if config.label != label:
-        raise UserError(f"run label {label!r}: write it as {config.label!r}, so that equal runs have equal names")
+    keep_rule(config)
     return config
 
 
+def keep_rule(config: RunConfig) -> "KeepRule":
+    """The run's keep rule; an unknown rule or a bad threshold names the method's file."""
+    from estr.algorithm.rules import build_rule
+
+    try:
+        return build_rule(config.rule, **config.thresholds)
+    except ValueError as error:
+        raise UserError(f"configs/methods/{config.method}.yaml or an override of it: {error}") from error
+
+
 def expand(experiment: ExperimentConfig, scale: str) -> list[RunConfig]:
-    """Every run of the experiment at a scale, in the order of the file."""
-    runs = []
+    """Every run of the experiment at a scale, in the order of the file, each once."""
+    runs: dict[str, RunConfig] = {}
     for matrix in experiment.runs:
-        keys = sorted(matrix.overrides)
         seeds = load_scale(scale).seeds if matrix.seeds is None else matrix.seeds
         for task, method in itertools.product(matrix.tasks, matrix.methods):
-            for values in itertools.product(*(matrix.overrides[key] for key in keys)):
-                label = "__".join([method, *(f"{k}={v}" for k, v in zip(keys, values, strict=True))])
-                runs += [resolve(scale, task, label, seed) for seed in seeds]
-    return runs
+            for values in itertools.product(*matrix.overrides.values()):
+                overrides = dict(zip(matrix.overrides, values, strict=True))
+                for seed in seeds:
+                    run = _resolve(scale, task, method, overrides, seed)
+                    runs[run.run_id] = run
+    return list(runs.values())

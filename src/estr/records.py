@@ -29,12 +29,15 @@ TOKEN_SCHEMA = pa.schema(
 
 
 class GrowingTable:
-    """Rows in memory that `flush` writes to one parquet file; every table has an int64 column `step`."""
+    """Rows in memory that `flush` writes to one parquet file; every table has an int64 column `step`.
 
-    def __init__(self, path: Path) -> None:
+    A table of known schema may stay empty; without one, the first rows decide it.
+    """
+
+    def __init__(self, path: Path, schema: pa.Schema | None = None) -> None:
         self.path = path
-        self._parts: list[pa.Table] = []
-        self._dirty = False
+        self._parts: list[pa.Table] = [] if schema is None else [schema.empty_table()]
+        self._dirty = schema is not None
 
     def resume(self, last_step: int) -> None:
         """Take over the rows up to `last_step` from disk and drop later ones. Raises `UserError` if unreadable."""

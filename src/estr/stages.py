@@ -1,6 +1,8 @@
 """The stages of a reproduction, each a function from paths and settings to files; rules and the CLI call them."""
 
+import hashlib
 import logging
+import shutil
 from collections.abc import Callable
 from dataclasses import asdict
 from functools import partial
@@ -8,16 +10,18 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import torch
 
 from estr.algorithm.calibration import calibrate
-from estr.algorithm.rules import KeepRule, build_rule
+from estr.algorithm.rules import KeepRule
 from estr.algorithm.signals import TokenSignals
-from estr.config import RunConfig, load_method, resolve
+from estr.config import RunConfig, keep_rule, load_method, resolve
 from estr.data.prepare import prepare, read_demonstrations, read_problems
 from estr.embedded.answer import answer
+from estr.embedded.checkpoint import file_digest
 from estr.embedded.interrupt import StopRequest
 from estr.embedded.pretrain import pretrain
 from estr.embedded.tokenizer import ChatTokenizer
@@ -34,6 +38,8 @@ Tracked = TypeVar("Tracked")
 Result = TypeVar("Result")
 MATCHED = ("icepop", "kpop", "m2po")
 BUDGET_FROM = "estr"
+PROBES = (*MATCHED, BUDGET_FROM)
+SIGNAL_COLUMNS = ("behavior_logprob", "target_logprob", "entropy", "advantage", "weight_version")
 logger = logging.getLogger(__name__)
 
 
@@ -43,40 +49,50 @@ def prepare_data(layout: Layout, config: RunConfig) -> None:
 
 
 def warm_start(layout: Layout, config: RunConfig) -> None:
-    """Train the policy that every run of the task starts from, and note how good it is."""
+    """Train the policy that every run of the task starts from."""
     task = _task(config)
     source = existing(layout.data(config.task) / "demonstrations.parquet", f"estr data prepare {config.task}")
     tokenizer = ChatTokenizer.from_words(task.vocabulary())
     pairs = [(tokenizer.render(chat), response) for chat, response in read_demonstrations(source)]
-    folder = layout.warm_start(config.task)
-    loss = pretrain(config.policy, config.pretrain, task.vocabulary(), pairs, folder)
-    scores, _ = _evaluate_policy(layout, config, folder)
-    write_json(folder / "warm_start.json", {"loss": loss} | scores)
+    pretrain(config.policy, config.pretrain, task.vocabulary(), pairs, layout.warm_start(config.task))
 
 
 def train(layout: Layout, config: RunConfig) -> None:
-    """Run or resume one training run to its last step."""
+    """Run or resume one training run to its last step.
+
+    Its checkpoints lie under `state/`, in a folder named after everything that decides its numbers: a changed
+    configuration, warm start or data set starts over. They go when the run is complete.
+    """
     if config.matched_budget:
         config = _with_matched_thresholds(layout, config)
-    rule = _rule(config)
+    rule = keep_rule(config)
     folder = layout.run(config)
     problems = read_problems(existing(layout.data(config.task) / "train.parquet", f"estr data prepare {config.task}"))
     start = existing(layout.warm_start(config.task) / "model.safetensors", f"estr pretrain {config.task}").parent
-    trainer = Trainer(config, rule, _task(config), problems, start, folder)
+    key = _inputs_hash(layout, config)
+    if (folder / "run.json").exists() and read_json(folder / "run.json")["inputs_hash"] == key:
+        logger.warning("%s is complete; delete %s to train it again", config.run_id, folder / "run.json")
+        return
+    (folder / "run.json").unlink(missing_ok=True)
+    state = folder / "state" / key
+    probes = {name: keep_rule(resolve(config.scale, config.task, name, config.seed)) for name in PROBES}
+    trainer = Trainer(config, rule, probes, _task(config), problems, start, folder, state)
     trainer.resume()
-    tracker = _open_tracker(layout, config, rule, folder / "state" / "mlflow_run.json")
+    tracker = _open_tracker(layout, config, rule, state / "mlflow_run.json")
     with StopRequest() as stop:
         try:
             for metrics in trainer.run(stop):
                 _attempt(tracker, partial(RunTracker.sync_metrics, table=metrics))
-        except Interrupted:
-            _attempt(tracker, RunTracker.interrupted)
+        except BaseException as error:
+            status = "KILLED" if isinstance(error, Interrupted) else "FAILED"
+            _attempt(tracker, partial(RunTracker.end, status=status))
             raise
     trainer.finish()
     clock = trainer.metrics.table()
     seconds = pc.sum(clock["time_generate"]).as_py() + pc.sum(clock["time_train"]).as_py()
-    write_json(folder / "run.json", _record(config, rule, seconds, tracker))
+    write_json(folder / "run.json", _record(config, rule, key, seconds, tracker))
     _attempt(tracker, partial(RunTracker.finish, folder=folder))
+    shutil.rmtree(folder / "state", ignore_errors=True)
 
 
 def calibrate_matched_budget(layout: Layout, task: str, reference: RunConfig) -> None:
@@ -86,26 +102,31 @@ def calibrate_matched_budget(layout: Layout, task: str, reference: RunConfig) ->
     shared batch here is the reference run's tokens of its first `train.tokens_first` steps, when staleness has set in.
     """
     source = existing(layout.run(reference) / "tokens.parquet", f"estr train {task} {reference.label}")
-    tokens = pq.read_table(source)
-    early = tokens.filter(pc.less_equal(tokens["step"], reference.train.tokens_first))
-    signals = _as_one_batch(early.to_pydict())
-    budget_rule = _rule(resolve(reference.scale, task, BUDGET_FROM, reference.seed))
-    kept = budget_rule.keep(signals).sum().item()
-    budget = 1 - kept / signals.response_tokens
+    updates = _updates(pq.read_table(source), reference.train.tokens_first)
+    tokens = sum(update.response_tokens for update in updates)
+    budget_rule = keep_rule(resolve(reference.scale, task, BUDGET_FROM, reference.seed))
+    budget = 1 - sum(int(budget_rule.keep(update).sum()) for update in updates) / tokens
     rules = {}
     for method in MATCHED:
-        found = calibrate(_rule(resolve(reference.scale, task, method, reference.seed)), signals, budget)
+        published = keep_rule(resolve(reference.scale, task, method, reference.seed))
+        try:
+            found = calibrate(published, updates, budget)
+        except ValueError as error:
+            raise UserError(f"{source}: cannot calibrate {method}: {error}") from error
         rules[method] = {"name": found.rule.name, **asdict(found.rule), "achieved": found.achieved}
     path = layout.calibration(task)
     path.parent.mkdir(parents=True, exist_ok=True)
     steps = [1, reference.train.tokens_first]
-    note = {
-        "budget": budget,
-        "tokens": signals.response_tokens,
-        "steps": steps,
-        "source_runs": [reference.run_id],
-    }
+    note = {"budget": budget, "tokens": tokens, "steps": steps, "source_runs": [reference.run_id]}
     write_json(path, note | {"rules": rules})
+
+
+def evaluate_warm_start(layout: Layout, config: RunConfig) -> None:
+    """Score the policy that every run of the task starts from."""
+    folder = layout.warm_start(config.task)
+    existing(folder / "model.safetensors", f"estr pretrain {config.task}")
+    scores, _ = _evaluate_policy(layout, config, folder)
+    write_json(folder / "evaluation.json", scores)
 
 
 def evaluate(layout: Layout, config: RunConfig) -> None:
@@ -113,9 +134,9 @@ def evaluate(layout: Layout, config: RunConfig) -> None:
     folder = layout.run(config)
     record = read_json(existing(folder / "run.json", f"estr train {config.task} {config.label} --seed {config.seed}"))
     scores, correct = _evaluate_policy(layout, config, folder / "policy")
-    start = read_json(layout.warm_start(config.task) / "warm_start.json")
+    start = existing(layout.warm_start(config.task) / "evaluation.json", f"estr evaluate {config.task} warm_start")
     content = {"task": config.task, "scale": config.scale, "run_id": config.run_id, "steps": record["steps"]}
-    content |= scores | {"warm_start": start, "per_problem_correct": correct}
+    content |= scores | {"warm_start": read_json(start), "per_problem_correct": correct}
     write_json(folder / "evaluation.json", content)
 
 
@@ -148,11 +169,10 @@ def _task(config: RunConfig) -> TrainableFromScratch:
     return laptop_counterpart(config.task, config.counterpart.model_dump())
 
 
-def _rule(config: RunConfig) -> KeepRule:
-    try:
-        return build_rule(config.rule, **config.thresholds)
-    except ValueError as error:
-        raise UserError(f"configs/methods/{config.method}.yaml or an override of it: {error}") from error
+def _inputs_hash(layout: Layout, config: RunConfig) -> str:
+    """Of everything that decides the run's numbers."""
+    inputs = (layout.warm_start(config.task) / "model.safetensors", layout.data(config.task) / "train.parquet")
+    return hashlib.sha256("".join([config.hash, *map(file_digest, inputs)]).encode()).hexdigest()[:12]
 
 
 def _with_matched_thresholds(layout: Layout, config: RunConfig) -> RunConfig:
@@ -164,35 +184,36 @@ def _with_matched_thresholds(layout: Layout, config: RunConfig) -> RunConfig:
     return config.model_copy(update={"thresholds": found})
 
 
-def _as_one_batch(columns: dict[str, list[Any]]) -> TokenSignals:
-    """Tokens of any number of batches as one row."""
-
-    def row(name: str) -> torch.Tensor:
-        return torch.tensor(columns[name])[None]
-
-    return TokenSignals(
-        behavior_logprob=row("behavior_logprob"),
-        target_logprob=row("target_logprob"),
-        entropy=row("entropy"),
-        advantage=row("advantage"),
-        response_mask=torch.ones(1, len(columns["step"]), dtype=torch.bool),
-        weight_version=row("weight_version"),
-    )
+def _updates(tokens: pa.Table, last_step: int) -> list[TokenSignals]:
+    """The recorded tokens of each update up to `last_step`, as one row per update."""
+    updates = []
+    for step in range(1, last_step + 1):
+        columns = tokens.filter(pc.equal(tokens["step"], step))
+        if len(columns) == 0:
+            continue
+        row = {name: torch.tensor(columns[name].to_numpy())[None] for name in SIGNAL_COLUMNS}
+        updates.append(TokenSignals(**row, response_mask=torch.ones(1, len(columns), dtype=torch.bool)))
+    return updates
 
 
-def _record(config: RunConfig, rule: KeepRule, seconds: float, tracker: RunTracker | None) -> dict[str, Any]:
+def _record(
+    config: RunConfig, rule: KeepRule, inputs_hash: str, seconds: float, tracker: RunTracker | None
+) -> dict[str, Any]:
+    method = load_method(config.method)
     return {
         "run_id": config.run_id,
         "scale": config.scale,
         "task": config.task,
         "method": config.method,
-        "title": load_method(config.method).title,
+        "title": method.title,
+        "source": method.source,
         "label": config.label,
         "seed": config.seed,
         "overrides": config.overrides,
         "rule": {"name": rule.name} | asdict(rule),
         "config": config.model_dump(),
         "config_hash": config.hash,
+        "inputs_hash": inputs_hash,
         "commit": commit(),
         "packages": packages(),
         "machine": machine(),

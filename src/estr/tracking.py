@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from estr.config import RunConfig
 from estr.provenance import commit, read_json, write_json
@@ -77,7 +78,7 @@ class RunTracker:
     def __init__(self, study: Study, config: RunConfig, run_id: str | None) -> None:
         self._client = study.client()
         self.run_id = run_id or self._create(study, config).info.run_id
-        self._client.set_terminated(self.run_id, status="RUNNING")
+        self._client.update_run(self.run_id, status="RUNNING")
 
     def _create(self, study: Study, config: RunConfig) -> "Run":
         tags = {
@@ -119,28 +120,42 @@ class RunTracker:
             self._client.log_batch(self.run_id, metrics=points[start : start + BATCH])
 
     def finish(self, folder: Path) -> None:
+        """Log what is still missing of a complete run, its files, and its end."""
+        self.sync_metrics(pq.read_table(folder / "metrics.parquet"))
         for name in ("run.json", "metrics.parquet", "tokens.parquet"):
             self._client.log_artifact(self.run_id, str(folder / name))
         self._client.log_artifacts(self.run_id, str(folder / "policy"), "policy")
-        self._client.set_terminated(self.run_id, status="FINISHED")
+        self.end("FINISHED")
 
-    def interrupted(self) -> None:
-        self._client.set_terminated(self.run_id, status="KILLED")
+    def end(self, status: str) -> None:
+        self._client.set_terminated(self.run_id, status=status)
 
 
 def publish(study: Study, runs: Sequence[Path], tables: Sequence[Path], figures: Sequence[Path], report: Path) -> None:
     """Put evaluations into the runs they belong to, and tables, figures and report into the parent run."""
     client = study.client()
     for folder in runs:
-        run_id = read_json(folder / "run.json")["mlflow_run_id"]
-        if run_id is not None:
-            log_evaluation(client, run_id, folder / "evaluation.json")
+        log_evaluation(client, _child(study, client, folder), folder / "evaluation.json")
     for into, paths in (("tables", tables), ("figures", figures)):
         for path in paths:
             for sibling in sorted(path.parent.glob(f"{path.stem}.*")):
                 client.log_artifact(study.parent_run_id, str(sibling), into)
     client.log_artifact(study.parent_run_id, str(report))
     client.set_terminated(study.parent_run_id, status="FINISHED")
+
+
+def _child(study: Study, client: "MlflowClient", folder: Path) -> str:
+    """The MLflow run of a complete run; made from its files if the store does not have it."""
+    record = read_json(folder / "run.json")
+    wanted = f"tags.run_id = '{record['run_id']}' and tags.config_hash = '{record['config_hash']}'"
+    found = client.search_runs([study.experiment_id], f"{wanted} and attributes.status = 'FINISHED'", max_results=1)
+    if found:
+        return str(found[0].info.run_id)
+    config = RunConfig.model_validate(record["config"])
+    tracker = RunTracker(study, config, None)
+    tracker.log_params(config, record["rule"])
+    tracker.finish(folder)
+    return tracker.run_id
 
 
 def log_evaluation(client: "MlflowClient", run_id: str, path: Path) -> None:

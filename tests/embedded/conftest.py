@@ -51,7 +51,7 @@ def task() -> DapoMathLaptop:
 @pytest.fixture
 def tiny_config() -> RunConfig:
     """ESTR at smoke scale, shrunk to seconds: intra 3, inter 2, checkpoints every 4 of 12 steps."""
-    config = resolve("smoke", "dapo_math", "estr__intra=3__inter=2__tau=0.001", 1)
+    config = resolve("smoke", "dapo_math", "estr__inter=2__intra=3__tau=0.001", 1)
     train = config.train.model_copy(
         update={
             "steps": 12,

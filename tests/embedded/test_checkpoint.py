@@ -29,8 +29,8 @@ def assert_equal(a: TrainingState, b: TrainingState) -> None:
 
 def test_newest_state_comes_back_exactly_and_two_are_kept(tmp_path: Path) -> None:
     for step in (4, 8, 12):
-        save_state(state(step), tmp_path, "abc")
-    loaded = load_state(tmp_path, "abc")
+        save_state(state(step), tmp_path)
+    loaded = load_state(tmp_path)
     assert loaded is not None
     assert_equal(loaded, state(12))
     assert sorted(p.name for p in tmp_path.glob("*.safetensors")) == [
@@ -41,7 +41,7 @@ def test_newest_state_comes_back_exactly_and_two_are_kept(tmp_path: Path) -> Non
 
 
 def test_no_state() -> None:
-    assert load_state(Path("nowhere"), "abc") is None
+    assert load_state(Path("nowhere")) is None
 
 
 def damage(path: Path, how: str) -> None:
@@ -57,28 +57,22 @@ def damage(path: Path, how: str) -> None:
 def test_damage_is_reported_and_the_state_before_it_is_used(
     tmp_path: Path, how: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    save_state(state(4), tmp_path, "abc")
-    save_state(state(8), tmp_path, "abc")
+    save_state(state(4), tmp_path)
+    save_state(state(8), tmp_path)
     damage(tmp_path / "step0000008.safetensors", how)
     with caplog.at_level(logging.WARNING):
-        loaded = load_state(tmp_path, "abc")
+        loaded = load_state(tmp_path)
     assert loaded is not None
     assert_equal(loaded, state(4))
     assert "step0000008.safetensors is damaged" in caplog.text
     damage(tmp_path / "step0000004.safetensors", how)
     with pytest.raises(UserError, match="every checkpoint is damaged"):
-        load_state(tmp_path, "abc")
+        load_state(tmp_path)
 
 
 def test_a_checkpoint_that_never_got_its_note_does_not_exist(tmp_path: Path) -> None:
-    save_state(state(4), tmp_path, "abc")
-    save_state(state(8), tmp_path, "abc")
+    save_state(state(4), tmp_path)
+    save_state(state(8), tmp_path)
     (tmp_path / "step0000008.json").unlink()
-    loaded = load_state(tmp_path, "abc")
+    loaded = load_state(tmp_path)
     assert loaded is not None and loaded.step == 4
-
-
-def test_another_configuration_is_refused(tmp_path: Path) -> None:
-    save_state(state(4), tmp_path, "abc")
-    with pytest.raises(UserError, match="another configuration"):
-        load_state(tmp_path, "xyz")

@@ -20,7 +20,8 @@ from estr.tasks.dapo_math_laptop import DapoMathLaptop
 
 def trainer(config: RunConfig, task: DapoMathLaptop, warm_start: Path, folder: Path) -> Trainer:
     rule = build_rule(config.rule, **config.thresholds)
-    return Trainer(config, rule, task, task.problems("train", 40, 0), warm_start, folder)
+    probes = {"estr": build_rule("entropy_scaled")}
+    return Trainer(config, rule, probes, task, task.problems("train", 40, 0), warm_start, folder, folder / "state")
 
 
 def run(config: RunConfig, task: DapoMathLaptop, warm_start: Path, folder: Path, stop_after: int | None = None) -> int:
@@ -92,7 +93,7 @@ def test_signal_ends_between_two_steps_with_a_checkpoint(
     made._update = interrupted_update  # type: ignore[method-assign]
     with StopRequest() as stop, pytest.raises(Interrupted, match="after step 6"):
         list(made.run(stop))
-    state = load_state(tmp_path / "state", tiny_config.hash)
+    state = load_state(tmp_path / "state")
     assert state is not None and state.step == 6
     run(tiny_config, task, warm_start, tmp_path)
     run(tiny_config, task, warm_start, tmp_path / "whole")
@@ -165,4 +166,34 @@ def test_too_few_problems_is_one_clear_error(
 ) -> None:
     rule = build_rule(tiny_config.rule, **tiny_config.thresholds)
     with pytest.raises(UserError, match="has 3 problems"):
-        Trainer(tiny_config, rule, task, task.problems("train", 3, 0), warm_start, tmp_path)
+        Trainer(tiny_config, rule, {}, task, task.problems("train", 3, 0), warm_start, tmp_path, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("section", "change", "message"),
+    [
+        ("staleness", {"intra": 9}, "can switch versions 8 times at most"),
+        ("train", {"max_tokens": 99}, "max_position_embeddings is 64"),
+    ],
+)
+def test_settings_that_cannot_work_are_refused_before_the_first_step(
+    tiny_config: RunConfig,
+    task: DapoMathLaptop,
+    warm_start: Path,
+    tmp_path: Path,
+    section: str,
+    change: dict,
+    message: str,
+) -> None:
+    config = tiny_config.model_copy(update={section: getattr(tiny_config, section).model_copy(update=change)})
+    with pytest.raises(UserError, match=message):
+        trainer(config, task, warm_start, tmp_path)
+
+
+def test_a_run_without_token_samples_finishes(
+    tiny_config: RunConfig, task: DapoMathLaptop, warm_start: Path, tmp_path: Path
+) -> None:
+    settings = tiny_config.train.model_copy(update={"tokens_first": 0, "tokens_every": 99})
+    run(tiny_config.model_copy(update={"train": settings}), task, warm_start, tmp_path, stop_after=4)
+    run(tiny_config.model_copy(update={"train": settings}), task, warm_start, tmp_path)
+    assert pq.read_table(tmp_path / "tokens.parquet").num_rows == 0

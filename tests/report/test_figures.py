@@ -18,7 +18,7 @@ from estr.report import style
 from estr.report.captions import CAPTIONS
 from estr.report.curves import EMA_ALPHA, curve_data
 from estr.report.figures import FIGURES
-from estr.report.labels import DISPLAY, matched
+from estr.report.labels import METHODS, matched
 from estr.report.runs import load_runs
 from estr.report.tables import TABLES
 from estr.report.token_figures import entropy_ratio_data, switch_data
@@ -57,9 +57,9 @@ def test_one_seed_and_one_method_are_enough(folder, tmp_path: Path) -> None:
 
 
 def test_methods_keep_their_look() -> None:
-    looks = [style.line_style(method) for method in DISPLAY]
-    assert len({look["color"] for look in looks}) == len({look["marker"] for look in looks}) == len(DISPLAY)
-    for method in DISPLAY:
+    looks = [style.line_style(method) for method in METHODS]
+    assert len({look["color"] for look in looks}) == len({look["marker"] for look in looks}) == len(METHODS)
+    for method in METHODS:
         published, variant = style.line_style(method), style.line_style(matched(method))
         assert published["color"] == variant["color"] and published["marker"] == variant["marker"]
         assert published["linestyle"] == "-" != variant["linestyle"]

@@ -68,6 +68,24 @@ rule html:
         "estr report {params.runs} {params.artifacts} --out {output} {params.options} 2> {log}"
 
 
+rule reference:
+    input:
+        tables=all_tables(),
+        figures=all_figures(),
+        runs=all_runs(),
+    output:
+        f"docs/results/{SCALE}/README.md",
+    log:
+        f"{LOGS}/reference.log",
+    conda:
+        "../../environment.yml"
+    params:
+        artifacts=artifact_options(),
+        runs=all_run_folders(),
+    shell:
+        "estr reference {params.runs} {params.artifacts} --out {output} 2> {log}"
+
+
 for _name, _experiment in EXPERIMENTS.items():
 
     rule:

@@ -29,7 +29,7 @@ RUN_LOGS = f"{LOGS}/runs/{{task}}/{{label}}/seed{{seed}}"
 
 wildcard_constraints:
     task=r"[a-z0-9_]+",
-    label=r"[a-z0-9]+(__[a-z_]+=[A-Za-z0-9.+-]+)*",
+    label=r"[a-z0-9]+(_[a-z0-9]+)*(__[a-z_]+=[A-Za-z0-9.+-]+)*",
     seed=r"\d+",
 
 
@@ -38,6 +38,12 @@ def run_config(wildcards):
         return settings.resolve(SCALE, wildcards.task, wildcards.label, int(wildcards.seed))
     except UserError as error:
         raise WorkflowError(str(error)) from None
+
+
+def published_thresholds(wildcards):
+    """What a calibration depends on beside the tokens: ESTR's thresholds and the baselines' shapes."""
+    methods = ("estr", "icepop", "kpop", "m2po")
+    return {name: settings.resolve(SCALE, wildcards.task, name, 0).thresholds for name in methods}
 
 
 def run_folders(experiment):

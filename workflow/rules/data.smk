@@ -29,7 +29,6 @@ rule pretrain:
         f"{WARM_START}/model.safetensors",
         f"{WARM_START}/tokenizer.json",
         f"{WARM_START}/tokenizer_config.json",
-        f"{WARM_START}/warm_start.json",
     log:
         f"{LOGS}/warm_start/{{task}}.log",
     benchmark:

@@ -12,7 +12,10 @@ rule train:
         f"{RUN}/run.json",
         f"{RUN}/metrics.parquet",
         f"{RUN}/tokens.parquet",
+        f"{RUN}/policy/config.json",
         f"{RUN}/policy/model.safetensors",
+        f"{RUN}/policy/tokenizer.json",
+        f"{RUN}/policy/tokenizer_config.json",
     log:
         f"{RUN_LOGS}/train.log",
     benchmark:
@@ -36,10 +39,13 @@ rule calibrate:
         f"{ROOT}/calibration/{{task}}.json",
     log:
         f"{LOGS}/calibration/{{task}}.log",
+    benchmark:
+        f"{LOGS}/calibration/{{task}}.benchmark.tsv"
     conda:
         "../../environment.yml"
     params:
         options=OPTIONS,
         seed=FIRST_SEED,
+        thresholds=published_thresholds,
     shell:
         "estr calibrate {wildcards.task} --seed {params.seed} {params.options} 2> {log}"

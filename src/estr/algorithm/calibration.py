@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+
+import torch
 
 from estr.algorithm.rules import KeepRule, ThresholdRule
 from estr.algorithm.signals import TokenSignals
@@ -24,8 +27,10 @@ class Calibration:
     achieved: float
 
 
-def calibrate(rule: KeepRule, signals: TokenSignals, masked_fraction: float) -> Calibration:
-    """The rule, its threshold moved so that it masks `masked_fraction` of the response tokens of this batch.
+def calibrate(rule: KeepRule, batches: Sequence[TokenSignals], masked_fraction: float) -> Calibration:
+    """The rule, its threshold moved so that it masks `masked_fraction` of all response tokens of these batches.
+
+    Each batch is what one update would see: `second_moment` scores a token within its batch.
 
     Exact up to ties and never more than wanted: tokens of equal score are masked together or not at all.
     Tokens with non-finite signals count as masked. The threshold lies midway between the largest kept and the
@@ -34,18 +39,18 @@ def calibrate(rule: KeepRule, signals: TokenSignals, masked_fraction: float) -> 
     budget that drops just the wanted number of largest delta^2.
 
     Raises:
-        ValueError: the rule has no threshold, the fraction is not in [0, 1), the batch has no usable token or
-            only scores of 0, non-finite tokens alone exceed the fraction, or no valid threshold does it.
+        ValueError: the rule has no threshold, the fraction is not in [0, 1), the batches have no usable token
+            or only scores of 0, non-finite tokens alone exceed the fraction, or no valid threshold does it.
     """
     if not isinstance(rule, ThresholdRule):
         raise ValueError(f"{rule.name} has no threshold to calibrate")
     if not 0 <= masked_fraction < 1:
         raise ValueError(f"{rule.name}: masked_fraction must be in [0, 1), got {masked_fraction}")
-    tokens = signals.response_tokens
-    usable = signals.usable
-    scores = rule.score(signals)[usable].sort().values
+    tokens = sum(batch.response_tokens for batch in batches)
+    parts = [rule.score(batch)[batch.usable] for batch in batches]
+    scores = torch.cat(parts).sort().values if parts else torch.empty(0)
     if not len(scores) or scores[-1] == 0:
-        raise ValueError(f"{rule.name}: no finite response token of this batch is off-policy")
+        raise ValueError(f"{rule.name}: no finite response token of these batches is off-policy")
     nonfinite = tokens - len(scores)
     wanted = math.floor(masked_fraction * tokens + COUNT_ROUNDING) - nonfinite
     if wanted < 0:
@@ -61,5 +66,5 @@ def calibrate(rule: KeepRule, signals: TokenSignals, masked_fraction: float) -> 
         calibrated = rule.with_threshold(threshold)
     except (ValueError, OverflowError) as error:
         raise ValueError(f"{rule.name}: no valid threshold masks a fraction {masked_fraction} ({error})") from error
-    achieved = int((signals.response_mask & ~calibrated.keep(signals)).sum()) / tokens
+    achieved = sum(int((batch.response_mask & ~calibrated.keep(batch)).sum()) for batch in batches) / tokens
     return Calibration(calibrated, masked_fraction, achieved)

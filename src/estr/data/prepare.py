@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 
 from estr.config import DataSizes
 from estr.errors import UserError
+from estr.provenance import write_json
 from estr.records import write_table
 from estr.tasks.base import Problem, TrainableFromScratch
 
@@ -40,7 +41,7 @@ def prepare(task: TrainableFromScratch, sizes: DataSizes, folder: Path) -> None:
         digest = hashlib.sha256(json.dumps(rows, sort_keys=True).encode()).hexdigest()
         summary[name] = {"rows": len(rows), "sha256": digest}
     note = {"task": task.name, "version": task.version, "sets": summary}
-    (folder / "data.json").write_text(json.dumps(note, indent=2) + "\n")
+    write_json(folder / "data.json", note)
 
 
 def read_problems(path: Path) -> list[Problem]:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
@@ -54,7 +55,7 @@ def restore(state: TrainingState, policy: Policy, optimizer: torch.optim.AdamW) 
         }
 
 
-def save_state(state: TrainingState, folder: Path, config_hash: str) -> None:
+def save_state(state: TrainingState, folder: Path) -> None:
     """Write `step<N>.safetensors`, then its checksum; a checkpoint without a matching checksum does not exist."""
     folder.mkdir(parents=True, exist_ok=True)
     tensors = {f"weights/{name}": tensor for name, tensor in state.weights.items()}
@@ -63,8 +64,11 @@ def save_state(state: TrainingState, folder: Path, config_hash: str) -> None:
         tensors |= {f"versions/{version}/{name}": tensor for name, tensor in weights.items()}
     stem = folder / f"step{state.step:07d}"
     partial = stem.with_suffix(".partial")
-    save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, partial)
-    note = {"step": state.step, "config_hash": config_hash, "sha256": _digest(partial)}
+    try:
+        save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, partial)
+    except SafetensorError as error:
+        raise OSError(f"{partial}: checkpoint not written ({error}); the one before it stays") from error
+    note = {"step": state.step, "sha256": file_digest(partial)}
     os.replace(partial, stem.with_suffix(".safetensors"))
     partial.write_text(json.dumps(note) + "\n")
     os.replace(partial, stem.with_suffix(".json"))
@@ -73,31 +77,26 @@ def save_state(state: TrainingState, folder: Path, config_hash: str) -> None:
         old.with_suffix(".safetensors").unlink(missing_ok=True)
 
 
-def load_state(folder: Path, config_hash: str) -> TrainingState | None:
+def load_state(folder: Path) -> TrainingState | None:
     """The newest intact checkpoint, or None if there is none.
 
     Raises:
-        UserError: the checkpoints belong to another configuration, or all of them are damaged.
+        UserError: there are checkpoints, but all of them are damaged.
     """
     notes = sorted(folder.glob("step*.json"), reverse=True)
     for note in notes:
         path = note.with_suffix(".safetensors")
         try:
             content = json.loads(note.read_text())
-            if content["sha256"] != _digest(path):
+            if content["sha256"] != file_digest(path):
                 raise ValueError("checksum differs")
             tensors = load_file(path)
         except (OSError, ValueError, KeyError) as error:
             logger.warning("%s is damaged (%s); trying the checkpoint before it", path, error)
             continue
-        if content["config_hash"] != config_hash:
-            raise UserError(
-                f"{path}: made by another configuration ({content['config_hash']}, now {config_hash}); "
-                f"delete {folder.parent} to start this run over"
-            )
         return _unpack(content["step"], tensors)
     if notes:
-        raise UserError(f"{folder}: every checkpoint is damaged; delete {folder.parent} to start this run over")
+        raise UserError(f"{folder}: every checkpoint is damaged; delete it to start this run over")
     return None
 
 
@@ -113,6 +112,6 @@ def _unpack(step: int, tensors: Mapping[str, Tensor]) -> TrainingState:
     return state
 
 
-def _digest(path: Path) -> str:
+def file_digest(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

@@ -193,7 +193,7 @@ def response_logits(policy: Policy, prompts: Tensor, prompt_valid: Tensor, respo
     """
     logits, cache = policy(prompts, valid=prompt_valid)
     group = responses.shape[0] // prompts.shape[0]
-    first = logits[:, -1:].repeat_interleave(group, 0)
+    first: Tensor = logits[:, -1:].repeat_interleave(group, 0)
     if responses.shape[1] == 1:
         return first
     rest, _ = policy(responses[:, :-1], cache.expand(group))

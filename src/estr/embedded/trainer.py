@@ -3,7 +3,7 @@
 import copy
 import random
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +15,7 @@ from tqdm import tqdm
 
 from estr.algorithm.advantage import group_normalized_advantage
 from estr.algorithm.objective import ObjectiveOutput, objective
-from estr.algorithm.rules import KeepRule, build_rule
+from estr.algorithm.rules import KeepRule
 from estr.algorithm.signals import TokenSignals, logprob_and_entropy
 from estr.algorithm.staleness import staleness
 from estr.config import RunConfig
@@ -26,16 +26,8 @@ from estr.embedded.sampler import Rollout, sample
 from estr.embedded.schedule import itinerary, oldest_needed
 from estr.embedded.tokenizer import ChatTokenizer
 from estr.errors import UserError
-from estr.records import GrowingTable, metrics_row, token_rows
+from estr.records import TOKEN_SCHEMA, GrowingTable, metrics_row, token_rows, write_table
 from estr.tasks.base import Problem, TrainableFromScratch
-
-PROBES = {
-    "icepop": "ratio_interval",
-    "kpop": "binary_kl",
-    "m2po": "second_moment",
-    "estr": "entropy_scaled",
-}
-"""Rules, at their defaults, whose masked fraction every run reports without applying them."""
 
 
 class Interrupted(Exception):
@@ -57,28 +49,33 @@ class Batch:
 
 
 class Trainer:
-    """One run. `folder` holds the outputs, `folder/state` what a resumed run needs."""
+    """One run. `folder` takes the outputs, `state_folder` what a resumed run needs.
+
+    `probes` are rules by method whose masked fraction every step reports without applying them.
+    """
 
     def __init__(
         self,
         config: RunConfig,
         rule: KeepRule,
+        probes: Mapping[str, KeepRule],
         task: TrainableFromScratch,
         problems: list[Problem],
         warm_start: Path,
         folder: Path,
+        state_folder: Path,
     ) -> None:
         self.config, self.rule, self.task, self.problems = config, rule, task, problems
-        self.folder, self.state_folder = folder, folder / "state"
+        self.folder, self.state_folder = folder, state_folder
         self.tokenizer = ChatTokenizer.load(warm_start)
         self.encoded = [self.tokenizer.encode(self.tokenizer.render(problem.prompt)) for problem in problems]
         self.policy = load_policy(warm_start)
         self.optimizer = torch.optim.AdamW(
             self.policy.parameters(), lr=config.train.learning_rate, weight_decay=config.train.weight_decay
         )
-        self.probes = {name: build_rule(rule_name) for name, rule_name in PROBES.items()}
+        self.probes = dict(probes)
         self.metrics = GrowingTable(self.state_folder / "metrics.parquet")
-        self.tokens = GrowingTable(self.state_folder / "tokens.parquet")
+        self.tokens = GrowingTable(self.state_folder / "tokens.parquet", TOKEN_SCHEMA)
         self.versions: dict[int, Policy] = {}
         self.step = 0
         if config.train.prompts > len(problems):
@@ -86,9 +83,21 @@ class Trainer:
                 f"train.prompts = {config.train.prompts}, but the training set has {len(problems)} problems"
             )
 
+        if config.staleness.intra > task.response_tokens - 1:
+            raise UserError(
+                f"staleness.intra = {config.staleness.intra}, but a response of {task.response_tokens} tokens can "
+                f"switch versions {task.response_tokens - 1} times at most"
+            )
+        needed = max(map(len, self.encoded)) + config.train.max_tokens
+        if needed > self.policy.shape.max_position_embeddings:
+            raise UserError(
+                f"train.max_tokens = {config.train.max_tokens}: prompt and response need {needed} positions, "
+                f"policy.max_position_embeddings is {self.policy.shape.max_position_embeddings}"
+            )
+
     def resume(self) -> int:
         """Continue from the newest checkpoint if there is one; returns the step to go on from."""
-        state = load_state(self.state_folder, self.config.hash)
+        state = load_state(self.state_folder)
         if state is None:
             self.state_folder.mkdir(parents=True, exist_ok=True)
             self.versions = {0: behavior_copy(self.policy)}
@@ -128,11 +137,9 @@ class Trainer:
                     raise Interrupted(self.step)
 
     def finish(self) -> None:
-        """Publish the finished run: tables and weights beside `state/`."""
+        """Publish the finished run: tables and weights."""
         for table in (self.metrics, self.tokens):
-            published = self.folder / table.path.name
-            published.unlink(missing_ok=True)
-            published.hardlink_to(table.path)
+            write_table(table.table(), self.folder / table.path.name)
         save_policy(self.policy, self.folder / "policy")
         self.tokenizer.save(self.folder / "policy")
 
@@ -234,7 +241,7 @@ class Trainer:
         self.metrics.flush()
         self.tokens.flush()
         versions = {version: policy.state_dict() for version, policy in self.versions.items()}
-        save_state(capture(self.step, self.policy, self.optimizer, versions), self.state_folder, self.config.hash)
+        save_state(capture(self.step, self.policy, self.optimizer, versions), self.state_folder)
 
 
 def behavior_copy(policy: Policy) -> Policy:

@@ -27,12 +27,14 @@ LINES = (
 def stability_edge(run_dirs: Sequence[Path], out_stem: Path) -> None:
     """Draw final reward against learning rate, a line per staleness; a cross marks a setting that collapsed.
 
+    Only runs of the longest length given are drawn.
+
     Raises:
         UserError: a run is unreadable, or there is no async run.
     """
     runs = load_runs(run_dirs)
     scan = edge_scan(runs)
-    scan = scan[scan["method"] == "async"]
+    scan = scan[(scan["method"] == "async") & (scan["steps"] == scan["steps"].max())]
     if scan.empty:
         raise UserError("the stability edge needs runs of vanilla async")
     data = edge_data(scan)

@@ -4,14 +4,11 @@ A run's label is ``method[__key=value...]``; the variant at the matched masking 
 ``method__thresholds=matched``. Every table, legend and list takes its names and its order from here.
 """
 
-DISPLAY = {
-    "sync": "GRPO (sync)",
-    "async": "GRPO (async)",
-    "icepop": "IcePop",
-    "kpop": "KPop",
-    "m2po": "M2PO",
-    "estr": "ESTR",
-}
+from estr.config import load_method
+
+METHODS = ("sync", "async", "icepop", "kpop", "m2po", "estr")
+"""The paper's methods in display order; others follow by name."""
+
 MATCHED = "thresholds=matched"
 KEEP_ALL_METHODS = ("sync", "async")
 
@@ -35,7 +32,7 @@ def matched(method: str) -> str:
 def display(label: str) -> str:
     """Name shown to the reader, e.g. ``IcePop (matched)``."""
     method, overrides = split_label(label)
-    name = DISPLAY.get(method, method)
+    name = load_method(method).title
     if not overrides:
         return name
     return f"{name} (matched)" if overrides == (MATCHED,) else f"{name} ({', '.join(overrides)})"
@@ -43,11 +40,11 @@ def display(label: str) -> str:
 
 def short_name(method: str) -> str:
     """Name in running text: ``sync``, ``async``, ``ESTR``."""
-    return method if method in KEEP_ALL_METHODS else DISPLAY[method]
+    return method if method in KEEP_ALL_METHODS else load_method(method).title
 
 
-def order(label: str) -> tuple[int, int, str]:
+def order(label: str) -> tuple[int, str, int, str]:
     """Sort key: methods in display order, each followed by its variants."""
     method, overrides = split_label(label)
-    position = list(DISPLAY).index(method) if method in DISPLAY else len(DISPLAY)
-    return position, len(overrides), label
+    position = METHODS.index(method) if method in METHODS else len(METHODS)
+    return position, method, len(overrides), label

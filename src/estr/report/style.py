@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 import matplotlib as mpl
 
@@ -32,6 +33,7 @@ _COLOUR_MARKER = {
     "m2po": ("#CC79A7", "v"),
     "estr": ("#0072B2", "o"),
 }
+_OTHER_METHODS = (("#56B4E9", "P"), ("#B59B00", "*"), ("#7F7F7F", "h"))
 
 _RC: Any = {
     "font.family": "DejaVu Sans",
@@ -77,7 +79,8 @@ def look() -> Iterator[None]:
 def line_style(label: str) -> dict[str, Any]:
     """Keyword arguments of a line for the method or variant, the same in every figure."""
     method, _ = split_label(label)
-    colour, marker = _COLOUR_MARKER[method]
+    other = _OTHER_METHODS[crc32(method.encode()) % len(_OTHER_METHODS)]
+    colour, marker = _COLOUR_MARKER.get(method, other)
     matched = is_matched(label)
     return {
         "color": colour,

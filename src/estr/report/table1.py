@@ -18,7 +18,7 @@ from estr.errors import UserError
 from estr.evaluation.metrics import bootstrap_interval, pass_at_k
 from estr.evaluation.paired import PairedDifference, paired_difference_interval
 from estr.provenance import read_json
-from estr.report.labels import DISPLAY, MATCHED, is_matched, matched, order, short_name, split_label
+from estr.report.labels import MATCHED, METHODS, is_matched, matched, order, short_name, split_label
 from estr.report.paper import PaperValues
 from estr.report.runs import Evaluation, RunResult
 
@@ -91,13 +91,12 @@ def table1_frame(
         problems, or a matched-budget run whose thresholds are not those of the calibration file.
     """
     for run in runs:
-        method, overrides = split_label(run.label)
-        if method not in DISPLAY or overrides not in ((), (MATCHED,)):
+        if split_label(run.label)[1] not in ((), (MATCHED,)):
             raise UserError(f"{run.path}: label '{run.label}' has no row in Table 1; leave the run out")
     evaluations = {run.run_id: run.read_evaluation() for run in runs}
     k = _same_problems(runs, evaluations)
     achieved = _check_calibration(runs, calibration)
-    labels = sorted({*DISPLAY, *(run.label for run in runs)}, key=order)
+    labels = sorted({*METHODS, *(run.label for run in runs)}, key=order)
     groups = {label: [run for run in runs if run.label == label] for label in labels}
     scores = {label: _scores(group, evaluations) for label, group in groups.items() if group}
     papers = {label: _paper_columns(label, runs[0].task, k, paper) for label in labels}

@@ -12,8 +12,11 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from estr.errors import UserError
 from estr.tasks.answers import dapo_answer
 from estr.tasks.base import Problem
+
+DRAWS_PER_PROBLEM = 200
 
 
 @dataclass(frozen=True)
@@ -41,10 +44,16 @@ class DapoMathLaptop:
     def problems(self, split: str, count: int, seed: int) -> list[Problem]:
         rng = random.Random(f"{self.name}/{split}/{seed}")
         texts: dict[str, int] = {}
-        while len(texts) < count:
+        for _ in range(DRAWS_PER_PROBLEM * count):
+            if len(texts) == count:
+                break
             text, answer = self._chain(rng)
             if _split_of(text) == split:
                 texts.setdefault(text, answer)
+        if len(texts) < count:
+            raise UserError(
+                f"{self.name}: chains of {self.steps} steps give only {len(texts)} of {count} {split} problems"
+            )
         return [
             Problem(
                 prompt=({"role": "user", "content": text},),
