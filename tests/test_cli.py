@@ -89,3 +89,8 @@ def test_missing_dependency(workspace: Path) -> None:
     command = [sys.executable, "-c", code, "data", "prepare", "dapo_math"]
     result = subprocess.run(command, cwd=workspace, capture_output=True, text=True, check=False)
     assert_one_line(result, 1, "'pyarrow' is not installed", "make setup")
+
+
+def test_a_store_that_mlflow_refuses(workspace: Path) -> None:
+    result = estr("track", "open", "--scale", "smoke", "--uri", "ftp://nowhere", cwd=workspace)
+    assert_one_line(result, 1, "MLflow")

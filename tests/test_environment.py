@@ -1,6 +1,5 @@
 """The two descriptions of the environment agree with each other and with what is installed."""
 
-import re
 import tomllib
 from importlib.metadata import version
 from pathlib import Path
@@ -29,8 +28,3 @@ def test_environment_yml_agrees_with_pyproject() -> None:
 def test_tested_versions_are_the_installed_ones() -> None:
     for name, number in (pins(PROJECT["dependencies"]) | pins(PROJECT["optional-dependencies"]["dev"])).items():
         assert version(name).split("+")[0] == number
-
-
-def test_makefile_installs_the_same_torch() -> None:
-    [number] = re.findall(r"torch==([\d.]+)", (ROOT / "Makefile").read_text())
-    assert number == pins(PROJECT["dependencies"])["torch"]

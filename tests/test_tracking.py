@@ -71,6 +71,7 @@ def complete(run: RunConfig, tmp_path: Path) -> Path:
         (folder / name).write_text("x")
     pq.write_table(table(1, 2, 3), folder / "metrics.parquet")
     record = {"run_id": run.run_id, "config_hash": run.hash, "config": run.model_dump(), "rule": {"tau": 0.5}}
+    record |= {"commit": "0123abc"}
     write_json(folder / "run.json", record)
     write_json(folder / "evaluation.json", {"steps": 3, "avg@4": 0.25, "n_problems": 4})
     for name in ("table1.csv", "table1.md", "report.html"):
@@ -110,7 +111,9 @@ def test_publish_makes_the_runs_that_a_lost_store_lacks_and_makes_them_once(
     for _ in range(2):
         publish(fresh, [complete], [], [], complete.parent / "report.html")
     [child] = children(fresh, run)
-    assert child.data.params["rule.tau"] == "0.5"
+    assert (child.data.params["rule.tau"], child.data.tags["commit"]) == ("0.5", "0123abc")
+    client = MlflowClient(fresh.tracking_uri)
+    assert len(client.get_metric_history(child.info.run_id, "eval/avg_at_4")) == 1
     history = MlflowClient(fresh.tracking_uri).get_metric_history(child.info.run_id, "reward")
     assert [(point.step, point.value) for point in history] == [(1, 0.1), (2, 0.2), (3, 0.3)]
 

@@ -100,7 +100,7 @@ def test_everything_is_there(reproduced: Path) -> None:
     for label in labels:
         assert f"smoke/dapo_math/{label}/seed0" in report
         record = json.loads((reproduced / RUNS / label / "seed0/run.json").read_text())
-        assert (record["status"], record["steps"]) == ("complete", 24)
+        assert (record["status"], record["steps"]) == ("complete", 20)
     budget = json.loads((reproduced / "results/smoke/calibration/dapo_math.json").read_text())
     matched = json.loads((reproduced / RUNS / "kpop__thresholds=matched/seed0/run.json").read_text())
     assert matched["rule"]["phi"] == budget["rules"]["kpop"]["phi"]
@@ -117,10 +117,10 @@ def test_mlflow_has_one_parent_and_its_children(reproduced: Path) -> None:
     assert (len(runs), len(children)) == (10, 9)
     for run in children:
         assert run.info.status == "FINISHED"
-        assert run.data.metrics["step"] == 24
+        assert run.data.metrics["step"] == 20
         assert "eval/avg_at_4" in run.data.metrics
         steps = [point.step for point in client.get_metric_history(run.info.run_id, "reward")]
-        assert steps == list(range(1, 25))
+        assert steps == list(range(1, 21))
     top = {file.path for file in client.list_artifacts(study["parent_run_id"])}
     assert top == {"tables", "figures", "report.html"}
 

@@ -41,6 +41,10 @@ class _Commands(click.Group):
             _fail(f"the package {package!r} is not installed: run `make setup`", 1)
         except OSError as error:
             _fail(f"{error.filename or 'file system'}: {error.strerror or error}", 1)
+        except Exception as error:
+            if type(error).__module__.partition(".")[0] != "mlflow":
+                raise
+            _fail(f"MLflow: {str(error).splitlines()[0]}", 1)
 
 
 def _fail(message: str, code: int) -> None:

@@ -153,6 +153,7 @@ def _child(study: Study, client: "MlflowClient", folder: Path) -> str:
         return str(found[0].info.run_id)
     config = RunConfig.model_validate(record["config"])
     tracker = RunTracker(study, config, None)
+    client.set_tag(tracker.run_id, "commit", record["commit"])
     tracker.log_params(config, record["rule"])
     tracker.finish(folder)
     return tracker.run_id
@@ -163,9 +164,10 @@ def log_evaluation(client: "MlflowClient", run_id: str, path: Path) -> None:
 
     content = read_json(path)
     stamp = int(path.stat().st_mtime * 1000)
-    values = {key: value for key, value in content.items() if isinstance(value, float)}
-    metrics = [Metric(metric_name(f"eval/{k}"), v, stamp, int(content["steps"])) for k, v in values.items()]
-    client.log_batch(run_id, metrics=metrics)
+    values = {metric_name(f"eval/{key}"): value for key, value in content.items() if isinstance(value, float)}
+    known = client.get_run(run_id).data.metrics
+    new = {name: value for name, value in values.items() if known.get(name) != value}
+    client.log_batch(run_id, metrics=[Metric(name, v, stamp, int(content["steps"])) for name, v in new.items()])
     client.log_artifact(run_id, str(path))
 
 

@@ -106,25 +106,45 @@ def test_fixed_threshold_spends_the_budget_of_the_entropy_rule() -> None:
     assert solid["log_ratio_abs"].to_numpy() == pytest.approx(np.sqrt(solid["entropy"] + 0.01))
 
 
-def test_switch_means_and_clustered_bands_by_hand() -> None:
-    """Two sequences with means 1 and 3 at offset 0: mean 2, standard error 1; z = delta as H + eps = 1."""
-    tokens = pd.DataFrame(
-        {
-            "run": "r",
-            "step": 1,
-            "sequence": [0, 0, 1, 1, 0, 1],
-            "switch_offset": [0, 0, 0, 0, -1, 10_000],
-            "entropy": 0.75,
-            "log_ratio": [1.0, -1.0, 3.0, -3.0, 7.0, 9.0],
-        }
-    )
-    data = switch_data(tokens, eps=0.25).set_index(["quantity", "offset"])
-    at = data.loc[("log_ratio_abs", 0)]
-    assert (at["mean"], at["n_tokens"], at["n_sequences"]) == (2, 4, 2)
-    assert (at["low"], at["high"]) == pytest.approx((2 - 1.96, 2 + 1.96))
-    assert data.loc[("z_abs", 0), "mean"] == 2
-    assert data.loc[("log_ratio_abs", -1), "mean"] == 7 and math.isnan(data.loc[("log_ratio_abs", -1), "low"])
-    assert {offset for _, offset in data.index} == {-1, 0}
+def switching_tokens(steps: int, effect: float) -> pd.DataFrame:
+    """One switch per step at a random position; odd positions are certain, and step means fall by a factor."""
+    rng = np.random.default_rng(0)
+    length, parts = 8, []
+    for step in range(steps):
+        switch = rng.integers(1, length)
+        position = np.tile(np.arange(length), 20)
+        base = np.where(position % 2, 0.0, 1.0 + position) * 0.9995**step
+        entropy = base * np.where(position == switch, effect, 1.0)
+        frame = {"run": "r", "step": step, "position": position, "entropy": entropy, "log_ratio": -0.1 * entropy}
+        parts.append(pd.DataFrame(frame | {"switch_offset": position - switch, "weight_version": position >= switch}))
+    tokens = pd.concat(parts, ignore_index=True)
+    return tokens.assign(weight_version=tokens["weight_version"].astype(int))
+
+
+def test_switch_curve_is_flat_without_an_effect_however_much_positions_differ() -> None:
+    tokens = switching_tokens(steps=400, effect=1.0)
+    data = switch_data(tokens, eps=0.01)
+    for quantity, column in (("entropy", tokens["entropy"]), ("log_ratio_abs", tokens["log_ratio"].abs())):
+        curve = data[data["quantity"] == quantity]
+        assert len(curve) > 10
+        assert curve["mean"].to_numpy() == pytest.approx(column.mean(), rel=0.05)
+    naive = tokens.groupby("switch_offset")["entropy"].mean()
+    assert naive.max() > 2 * naive.min()
+
+
+def test_switch_curve_finds_an_effect_at_the_switch_and_nowhere_else() -> None:
+    data = switch_data(switching_tokens(steps=400, effect=2.0), eps=0.01)
+    curve = data[data["quantity"] == "entropy"].set_index("offset")["mean"]
+    assert curve[0] / curve.drop(0).mean() == pytest.approx(2.0, rel=0.1)
+    assert curve.drop(0).std() < 0.15 * curve.drop(0).mean()
+
+
+def test_steps_in_which_staleness_ramps_up_are_left_out_and_one_step_has_no_band() -> None:
+    tokens = switching_tokens(steps=2, effect=1.0)
+    tokens.loc[tokens["step"] == 0, ["weight_version", "entropy"]] = (0, 77.0)
+    data = switch_data(tokens, eps=0.01)
+    assert data["n_steps"].eq(1).all() and data["n_tokens"].eq(20).all()
+    assert data["mean"].max() < 10 and data["low"].isna().all()
 
 
 def test_token_figures_complain_about_what_is_absent(folder, tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from estr.report import style
 from estr.report.labels import KEEP_ALL_METHODS, display, is_matched, order, split_label
 from estr.report.runs import RunResult, load_runs
 
-EMA_ALPHA = 0.05
+EMA_ALPHA = 0.15
 AXIS_LABEL = {
     "reward": "training reward",
     "kl_to_behavior": "KL to behavior policy (nats)",

@@ -44,7 +44,10 @@ METRIC_COLUMNS = (
     "ratio_deviation",
     "kl_to_behavior",
 )
-TOKEN_COLUMNS = ("step", "sequence", "behavior_logprob", "target_logprob", "entropy", "switch_offset")
+TOKEN_COLUMNS = (
+    *("step", "position", "weight_version", "switch_offset"),
+    *("behavior_logprob", "target_logprob", "entropy"),
+)
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,7 @@ ENTROPY_BINS = 24
 MIN_BIN_TOKENS = 30
 GRID = (70, 50)  # density cells over entropy and over log |delta|
 OFFSETS = range(-10, 11)
+RARE_OFFSET = 0.1  # offsets with fewer steps than this share of the most frequent one are not drawn
 POINT_SERIES = {
     "estr_only": ("masked by ESTR only", style.RED),
     "fixed_only": ("masked by fixed only", style.BLUE),
@@ -47,7 +48,7 @@ def fig01_entropy_ratio(run_dirs: Sequence[Path], out_stem: Path) -> None:
 
 
 def fig03_version_switch(run_dirs: Sequence[Path], out_stem: Path) -> None:
-    """Mean entropy, |delta| and |z| against the offset to the nearest version switch, with 95 % bands."""
+    """Position-matched entropy, |delta| and |z| against the offset to the nearest version switch, 95 % bands."""
     runs = _token_runs(run_dirs)
     data = switch_data(pd.concat([_tokens(run) for run in runs]), _entropy_rule(runs[0]).eps)
     if data.empty:
@@ -70,7 +71,9 @@ def fig03_version_switch(run_dirs: Sequence[Path], out_stem: Path) -> None:
             ax.yaxis.set_major_locator(MaxNLocator(nbins=5))
             ax.set_ylabel(label)
             ax.set_xlabel("tokens from version switch")
-        style.add_footer(fig, f"{style.scale_line(runs)} · tokens of {display(runs[0].label)} · 95 % bands")
+        style.add_footer(
+            fig, f"{style.scale_line(runs)} · tokens of {display(runs[0].label)} · position-matched · 95 % bands"
+        )
         style.save(fig, out_stem)
 
 
@@ -119,31 +122,43 @@ def entropy_ratio_data(tokens: pd.DataFrame, rule: EntropyScaled) -> pd.DataFram
 
 
 def switch_data(tokens: pd.DataFrame, eps: float) -> pd.DataFrame:
-    """Means around version switches: columns quantity, offset (tokens), mean, low, high, n_tokens,
-    n_sequences.
+    """Position-matched means around version switches: columns quantity, offset, mean, low, high, n_tokens, n_steps.
 
-    The 95 % band is mean ± 1.96 standard errors, clustered by sequence (tokens of one sequence are not
-    independent); NaN where a single sequence holds all tokens of an offset.
+    What stands at a position matters more than a switch: half of a chain's tokens are certain. So the mean at an
+    offset is the overall mean times the ratio of what its tokens sum to and what they would sum to if each had the
+    mean of its position. Steps in which staleness still ramps up are left out, and
+    offsets that occur in few steps. The 95 % band is clustered by step,
+    whose sequences switch at the same positions; NaN where a single step holds all tokens of an offset.
     """
-    near = tokens[tokens["switch_offset"].isin(OFFSETS)]
-    size = near["log_ratio"].abs()
+    spans = tokens.groupby(["run", "step"])["weight_version"].agg(lambda versions: versions.max() - versions.min())
+    full = spans[spans == spans.max()].index
+    settled = tokens.set_index(["run", "step"]).loc[full].reset_index()
+    size = settled["log_ratio"].abs()
     quantities = {
-        "entropy": near["entropy"],
+        "entropy": settled["entropy"],
         "log_ratio_abs": size,
-        "z_abs": size / np.sqrt(near["entropy"].clip(lower=0) + eps),
+        "z_abs": size / np.sqrt(settled["entropy"].clip(lower=0) + eps),
     }
+    near = settled["switch_offset"].isin(OFFSETS)
+    keys = [settled["switch_offset"].rename("offset"), settled["run"], settled["step"]]
     parts = []
-    for name, values in quantities.items():
-        keys = [near["switch_offset"].rename("offset"), near["run"], near["step"], near["sequence"]]
-        clusters = values.astype(np.float64).groupby(keys).agg(["sum", "count"]).reset_index()
-        for offset, group in clusters.groupby("offset"):
-            n_tokens, n_sequences = int(group["count"].sum()), len(group)
-            mean = group["sum"].sum() / n_tokens
-            residual = ((group["sum"] - mean * group["count"]) ** 2).sum()
-            spread = n_sequences / (n_sequences - 1) if n_sequences > 1 else np.nan
-            half = 1.96 * np.sqrt(spread * residual) / n_tokens
-            parts.append((name, offset, mean, mean - half, mean + half, n_tokens, n_sequences))
-    columns = ["quantity", "offset", "mean", "low", "high", "n_tokens", "n_sequences"]
+    for name, column in quantities.items():
+        values = column.astype(np.float64)
+        overall = values.mean()
+        expected = values.groupby(settled["position"]).transform("mean")
+        sums = pd.DataFrame({"observed": values, "expected": expected, "n": 1})[near].groupby(keys).sum()
+        groups = dict(list(sums.groupby("offset")))
+        most = max(map(len, groups.values()), default=0)
+        for offset, steps in groups.items():
+            total = steps["expected"].sum()
+            if total == 0 or len(steps) < RARE_OFFSET * most:
+                continue
+            ratio = steps["observed"].sum() / total
+            residual = ((steps["observed"] - ratio * steps["expected"]) ** 2).sum()
+            spread = len(steps) / (len(steps) - 1) if len(steps) > 1 else np.nan
+            mean, half = overall * ratio, 1.96 * overall * np.sqrt(spread * residual) / total
+            parts.append((name, offset, mean, mean - half, mean + half, int(steps["n"].sum()), len(steps)))
+    columns = ["quantity", "offset", "mean", "low", "high", "n_tokens", "n_steps"]
     return pd.DataFrame(parts, columns=columns)
 
 
