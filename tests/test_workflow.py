@@ -101,6 +101,8 @@ def test_everything_is_there(reproduced: Path) -> None:
         assert f"smoke/dapo_math/{label}/seed0" in report
         record = json.loads((reproduced / RUNS / label / "seed0/run.json").read_text())
         assert (record["status"], record["steps"]) == ("complete", 20)
+    quiet = reproduced / "logs/smoke/runs/dapo_math/estr/seed0/train.log"
+    assert quiet.read_text() == ""  # not a terminal: no progress bar
     budget = json.loads((reproduced / "results/smoke/calibration/dapo_math.json").read_text())
     matched = json.loads((reproduced / RUNS / "kpop__thresholds=matched/seed0/run.json").read_text())
     assert matched["rule"]["phi"] == budget["rules"]["kpop"]["phi"]

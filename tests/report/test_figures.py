@@ -168,6 +168,8 @@ def write_scan(folder: ResultsFolder) -> list[Path]:
         label = f"async__intra={intra}__learning_rate={rate}"
         final = 0.05 if rate * intra > 2e-3 else 0.4
         reward = np.concatenate([np.full(20, 0.3), np.full(20, 0.5), np.full(20, final)])
+        if rate > 1e-4 and intra == 1:  # falls within the first window
+            reward = np.concatenate([[0.3], np.full(59, 0.1)])
         path = folder.write(label, 0)
         base = pd.read_parquet(path / "metrics.parquet")
         base.assign(reward=reward, probe_estr_masked_fraction=2e-3).to_parquet(path / "metrics.parquet")
@@ -184,10 +186,10 @@ def test_stability_edge(folder: ResultsFolder, tmp_path: Path) -> None:
     check_image(tmp_path / "edge.png")
     data = pd.read_csv(tmp_path / "edge.csv")
     assert len(data) == 4 and (data["n_seeds"] == 1).all()
-    assert "1 of 4 settings collapsed" in CAPTIONS["stability_edge"].measured(data)
+    assert "2 of 4 settings collapsed" in CAPTIONS["stability_edge"].measured(data)
     TABLES["stability_edge"](runs, None, tmp_path / "scan")
     table = pd.read_csv(tmp_path / "scan.csv").set_index(["learning_rate", "intra"])
-    assert table["collapsed"].to_dict() == {(1e-5, 1): 0, (1e-5, 4): 0, (1e-3, 1): 0, (1e-3, 4): 1}
+    assert table["collapsed"].to_dict() == {(1e-5, 1): 0, (1e-5, 4): 0, (1e-3, 1): 1, (1e-3, 4): 1}
     row = table.loc[(1e-3, 4)]
     rewards = (row["reward_first"], row["reward_max"], row["reward_last"])
     assert rewards == pytest.approx((0.3, 0.5, 0.05))

@@ -80,8 +80,9 @@ def stability_edge(run_dirs: Sequence[Path], out_stem: Path) -> None:
 def edge_scan(runs: Sequence[RunResult]) -> pd.DataFrame:
     """One row per run: settings, ESTR's masked fraction as a diagnostic, rewards (0..1), and whether it collapsed.
 
-    `reward_first`, `reward_max` and `reward_last` are the first, the highest and the last mean over `WINDOW` steps.
-    A run collapsed if its last mean is below `COLLAPSE_SHARE` of its highest.
+    `reward_first` is that of the first step, sampled by the warm start; `reward_max` and `reward_last` are the highest
+    and the last mean over `WINDOW` steps. A run collapsed if its last mean is below `COLLAPSE_SHARE` of the larger of
+    the other two: a run that falls at once has collapsed as well.
     """
     rows = []
     for run in runs:
@@ -89,6 +90,7 @@ def edge_scan(runs: Sequence[RunResult]) -> pd.DataFrame:
             raise UserError(f"{run.path / 'metrics.parquet'}: lacks the column {PROBE}")
         smooth = run.metrics["reward"].rolling(WINDOW).mean().dropna()
         masked = run.metrics[PROBE][:FIRST_STEPS]
+        first, highest, last = run.metrics["reward"].iloc[0], smooth.max(), smooth.iloc[-1]
         rows.append(
             {
                 "run_id": run.run_id,
@@ -99,10 +101,10 @@ def edge_scan(runs: Sequence[RunResult]) -> pd.DataFrame:
                 "seed": run.seed,
                 "steps": run.steps,
                 "estr_would_mask_percent_first50": 100 * masked.mean(),
-                "reward_first": smooth.iloc[0],
-                "reward_max": smooth.max(),
-                "reward_last": smooth.iloc[-1],
-                "collapsed": int(smooth.iloc[-1] < COLLAPSE_SHARE * smooth.max()),
+                "reward_first": first,
+                "reward_max": highest,
+                "reward_last": last,
+                "collapsed": int(last < COLLAPSE_SHARE * max(first, highest)),
             }
         )
     return pd.DataFrame(rows)
