@@ -38,7 +38,7 @@ ui: setup
 
 # refresh the committed copy of the laptop results
 reference: setup
-	snakemake --forcerun reference -- docs/results/laptop/README.md
+	snakemake docs/results/laptop/README.md --forcerun reference --config 'experiments=[main_results,stability_edge]'
 
 clean:
 	rm -rf .venv results figures logs .snakemake

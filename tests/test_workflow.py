@@ -44,6 +44,7 @@ def reproduced(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     folder = tmp_path_factory.mktemp("checkout")
     for name in ("configs", "workflow"):
         shutil.copytree(REPOSITORY / name, folder / name)
+    shutil.copyfile(REPOSITORY / "environment.yml", folder / "environment.yml")
     snakemake(folder, "all")
     yield folder
 

@@ -48,7 +48,8 @@ def write_stability_edge(run_dirs: Sequence[Path], calibration: Path | None, out
     frame = edge_scan(runs)
     note = (
         f"Means over {WINDOW} steps at {runs[0].scale} scale. Collapsed: the last mean is below "
-        f"{COLLAPSE_SHARE:g} of the highest, the first step's included. ESTR's masked fraction is a diagnostic; no token was masked."
+        f"{COLLAPSE_SHARE:g} of the highest, the first step's included. ESTR's masked fraction is a diagnostic; "
+        "no token was masked."
     )
     [view] = views_of(frame, "Stability edge of vanilla async (not in the paper)")
     _write(frame, [replace(view, note=note)], out_stem)
