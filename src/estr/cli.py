@@ -291,11 +291,10 @@ def check_config() -> None:
     folder = configs_folder()
     parse(StudyConfig, read_yaml(folder / "config.yaml"), "configs/config.yaml")
     parse(Deviations, read_yaml(folder / "paper" / "deviations.yaml"), "configs/paper/deviations.yaml")
-    names = {kind: sorted(path.stem for path in (folder / kind).glob("*.yaml")) for kind in ("scales", "experiments")}
-    methods = sorted(path.stem for path in (folder / "methods").glob("*.yaml"))
-    tasks = sorted(path.stem for path in (folder / "tasks").glob("*.yaml"))
+    kinds = ("scales", "experiments", "methods", "tasks")
+    names = {kind: sorted(path.stem for path in (folder / kind).glob("*.yaml")) for kind in kinds}
     for scale in names["scales"]:
-        for task, method in itertools.product(tasks, methods):
+        for task, method in itertools.product(names["tasks"], names["methods"]):
             resolve(scale, task, method, 0)
         for name in names["experiments"]:
             click.echo(f"{scale} {name}: {len(expand(load_experiment(name), scale))} runs")

@@ -26,6 +26,13 @@ Count = Annotated[int, Field(ge=0)]
 Share = Annotated[float, Field(ge=0, le=1)]
 
 
+MATCHED = ("icepop", "kpop", "m2po")
+"""Methods that are also run at the masking budget of `BUDGET_FROM`."""
+BUDGET_FROM = "estr"
+PROBES = (*MATCHED, BUDGET_FROM)
+"""Methods whose rules every run reports as a diagnostic, and on whose thresholds a calibration depends."""
+
+
 class _Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 

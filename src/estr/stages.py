@@ -18,7 +18,7 @@ import torch
 from estr.algorithm.calibration import calibrate
 from estr.algorithm.rules import KeepRule
 from estr.algorithm.signals import TokenSignals
-from estr.config import RunConfig, keep_rule, load_method, resolve
+from estr.config import BUDGET_FROM, MATCHED, PROBES, RunConfig, keep_rule, load_method, resolve
 from estr.data.prepare import prepare, read_demonstrations, read_problems
 from estr.embedded.answer import answer
 from estr.embedded.checkpoint import file_digest
@@ -36,9 +36,6 @@ from estr.tracking import RunTracker, Study
 
 Tracked = TypeVar("Tracked")
 Result = TypeVar("Result")
-MATCHED = ("icepop", "kpop", "m2po")
-BUDGET_FROM = "estr"
-PROBES = (*MATCHED, BUDGET_FROM)
 SIGNAL_COLUMNS = ("behavior_logprob", "target_logprob", "entropy", "advantage", "weight_version")
 logger = logging.getLogger(__name__)
 

@@ -42,8 +42,7 @@ def run_config(wildcards):
 
 def published_thresholds(wildcards):
     """What a calibration depends on beside the tokens: ESTR's thresholds and the baselines' shapes."""
-    methods = ("estr", "icepop", "kpop", "m2po")
-    return {name: settings.resolve(SCALE, wildcards.task, name, 0).thresholds for name in methods}
+    return {name: settings.resolve(SCALE, wildcards.task, name, 0).thresholds for name in settings.PROBES}
 
 
 def run_folders(experiment):

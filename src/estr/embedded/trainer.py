@@ -73,7 +73,7 @@ class Trainer:
         self.optimizer = torch.optim.AdamW(
             self.policy.parameters(), lr=config.train.learning_rate, weight_decay=config.train.weight_decay
         )
-        self.probes = dict(probes)
+        self.probes = probes
         self.metrics = GrowingTable(self.state_folder / "metrics.parquet")
         self.tokens = GrowingTable(self.state_folder / "tokens.parquet", TOKEN_SCHEMA)
         self.versions: dict[int, Policy] = {}
@@ -82,7 +82,6 @@ class Trainer:
             raise UserError(
                 f"train.prompts = {config.train.prompts}, but the training set has {len(problems)} problems"
             )
-
         if config.staleness.intra > task.response_tokens - 1:
             raise UserError(
                 f"staleness.intra = {config.staleness.intra}, but a response of {task.response_tokens} tokens can "

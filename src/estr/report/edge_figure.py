@@ -8,10 +8,9 @@ import pandas as pd
 
 from estr.errors import UserError
 from estr.report import style
-from estr.report.runs import RunResult, load_runs
+from estr.report.runs import FIRST_STEPS, RunResult, load_runs
 
 PROBE = "probe_estr_masked_fraction"
-FIRST_STEPS = 50
 WINDOW = 10
 COLLAPSE_SHARE = 0.5
 LINES = (

@@ -18,6 +18,7 @@ from estr.provenance import read_json
 from estr.report.labels import order
 
 WithInterval = tuple[float, float, float]
+FIRST_STEPS = 50  # the early part of a run that tables report by itself, as the paper does
 RUN_FIELDS: dict[str, type | tuple[type, ...]] = {
     "run_id": str,
     "scale": str,

@@ -20,12 +20,11 @@ from estr.evaluation.paired import PairedDifference, paired_difference_interval
 from estr.provenance import read_json
 from estr.report.labels import MATCHED, METHODS, is_matched, matched, order, short_name, split_label
 from estr.report.paper import PaperValues
-from estr.report.runs import Evaluation, RunResult
+from estr.report.runs import FIRST_STEPS, Evaluation, RunResult
 
 WARM_START = "warm_start"
 METRICS = ("avg", "pass")
 REFERENCES = ("async", "sync", "estr")
-FIRST_STEPS = 50
 SYNC_MARGIN = 1.5  # percentage points: what the paper's "closely approaching sync" allows
 PAPER_TASK = {"dapo_math": "aime_mean"}  # the paper trains on DAPO-Math and evaluates on AIME 2024-2026
 _PER_METRIC = ("", "_sd", "_low", "_high")

@@ -11,8 +11,8 @@ from estr.errors import UserError
 from estr.report.edge_figure import COLLAPSE_SHARE, WINDOW, edge_scan
 from estr.report.labels import display, short_name
 from estr.report.paper import load_paper_values
-from estr.report.runs import load_runs
-from estr.report.table1 import COLUMNS, FIRST_STEPS, METRICS, REFERENCES, WARM_START, table1_frame
+from estr.report.runs import FIRST_STEPS, load_runs
+from estr.report.table1 import COLUMNS, METRICS, REFERENCES, WARM_START, table1_frame
 
 EMPTY = "-"
 VERDICTS = ("held", "within noise", "not held", "not tested")
