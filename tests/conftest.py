@@ -19,7 +19,7 @@ def workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]
 
 
 def _without_caches(folder: Path) -> Iterator[Path]:
-    loaders = (config.load_scale, config.load_task, config.load_method, config.load_experiment)
+    loaders = (config.load_scale, config.load_sizes, config.load_task, config.load_method, config.load_experiment)
     for loader in loaders:
         loader.cache_clear()
     yield folder

@@ -1,5 +1,6 @@
 """The command as a user meets it: one clear line and an exit code for every mistake, nothing lost."""
 
+import json
 import os
 import subprocess
 import sys
@@ -45,6 +46,14 @@ def test_help_teaches() -> None:
         (("table", "table9", "x", "--out", "y"), ("unknown table 'table9'", "table1")),
         (("figure", "fig99", "x", "--out", "y"), ("unknown figure 'fig99'", "fig07_reward")),
         (("ui",), ("mlflow.db is missing", "make reproduce")),
+        (("data", "prepare", "gsm8k", "--from", "x"), ("--scale paper",)),
+        (("data", "prepare", "gsm8k", "--scale", "paper", "--from", "x"), ("openai/gsm8k", "x")),
+        (("data", "prepare", "chess", "--scale", "paper"), ("no benchmark 'chess'", "gsm8k")),
+        (("evaluate", "gsm8k"), ("--model DIR --task NAME",)),
+        (("evaluate", "--model", "x"), ("--task NAME",)),
+        (("evaluate", "--model", "x", "--task", "gsm8k"), ("eval.parquet is missing", "estr data prepare gsm8k")),
+        (("search", "serve", "nowhere"), ("nowhere",)),
+        (("search", "serve", "nowhere", "--host", "0.0.0.0"), ("nowhere",)),
     ],
 )
 def test_mistakes_are_one_line_with_code_2(workspace: Path, arguments: tuple[str, ...], parts: tuple[str, ...]) -> None:
@@ -59,7 +68,7 @@ def test_unknown_key_in_a_file(workspace: Path) -> None:
 
 def test_check_config_counts_runs(workspace: Path) -> None:
     result = estr("check-config", cwd=workspace)
-    assert result.returncode == 0 and "laptop main_results: 27 runs" in result.stdout
+    assert result.returncode == 0 and "laptop main_results: 57 runs" in result.stdout
 
 
 def test_value_out_of_bounds_names_file_and_key(workspace: Path) -> None:
@@ -94,3 +103,25 @@ def test_missing_dependency(workspace: Path) -> None:
 def test_a_store_that_mlflow_refuses(workspace: Path) -> None:
     result = estr("track", "open", "--scale", "smoke", "--uri", "ftp://nowhere", cwd=workspace)
     assert_one_line(result, 1, "MLflow")
+
+
+def test_score_gives_one_line_for_each_line() -> None:
+    lines = [
+        b'{"answer": "#### $18", "gold": "18", "id": 7}',
+        b"not json",
+        b"",
+        b'{"answer": "#### 18", "gold": 18}',
+        b"\xff\x00",
+    ]
+    strict = score(b"\n".join(lines), "--task", "gsm8k")
+    flexible = score(b"\n".join(lines), "--task", "gsm8k", "--rule", "gsm8k_flexible")
+    assert [row["correct"] for row in strict] == [False, False, False, True, False]
+    assert [row["correct"] for row in flexible] == [True, False, False, True, False]
+    assert flexible[0] == {"answer": "#### $18", "gold": "18", "id": 7, "extracted": "18", "correct": True}
+    assert ["error" in row for row in strict] == [False, True, True, False, True]
+    assert score(b"", "--task", "gsm8k") == []
+
+
+def score(lines: bytes, *options: str) -> list[dict]:
+    result = subprocess.run([*ESTR, "score", *options], input=lines, capture_output=True, check=True)
+    return [json.loads(line) for line in result.stdout.splitlines()]

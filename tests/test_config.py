@@ -105,7 +105,7 @@ def test_malformed_label(label: str) -> None:
     ("arguments", "message"),
     [
         (("laptop", "dapo_math", "ppo", 0), "unknown method 'ppo': methods/ has async, estr"),
-        (("laptop", "chess", "estr", 0), "unknown task 'chess': tasks/ has dapo_math"),
+        (("laptop", "chess", "estr", 0), "unknown task 'chess': tasks/ has browsecomp_plus"),
         (("tablet", "dapo_math", "estr", 0), "unknown scale 'tablet'"),
         (("laptop", "dapo_math", "estr__intra=-1", 0), "'staleness.intra': Input should be greater"),
         (("laptop", "dapo_math", "estr__steps=many", 0), "'train.steps': Input should be a valid integer"),
@@ -177,3 +177,31 @@ def test_a_run_that_two_matrices_name_is_made_once(workspace: Path) -> None:
     assert [(run.label, run.seed) for run in runs] == [
         (label, seed) for label in ("async", "async__inter=20") for seed in (0, 1, 2)
     ]
+
+
+def test_a_task_changes_sections_of_its_scale_and_thresholds_of_a_method() -> None:
+    dapo_math, browsecomp = (resolve("laptop", task, "estr", 0) for task in ("dapo_math", "browsecomp_plus"))
+    assert (dapo_math.train.prompts, browsecomp.train.prompts) == (32, 16)
+    assert dapo_math.train.clip_high == browsecomp.train.clip_high
+    assert (dapo_math.thresholds["tau"], browsecomp.thresholds["tau"]) == (1.6, 1.0)
+    assert resolve("laptop", "browsecomp_plus", "estr__tau=1.6", 0).thresholds["tau"] == 1.6
+    gsm8k = resolve("laptop", "gsm8k", "estr", 0)
+    assert (gsm8k.staleness.intra, gsm8k.staleness.inter) == (5, 13)
+    assert (browsecomp.staleness.intra, browsecomp.staleness.inter) == (5, 1)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"train": {"stepps": 3}}, r"laptop.yaml, tasks.gsm8k.train: key 'stepps'"),
+        ({"counterpart": {"steps": 3}}, r"laptop.yaml, tasks.gsm8k.counterpart: key 'largest_number'"),
+        ({"colour": "red"}, r"laptop.yaml: key 'tasks.gsm8k.colour'"),
+    ],
+)
+def test_a_wrong_key_of_a_task_is_named(workspace: Path, change: dict, message: str) -> None:
+    path = workspace / "configs/scales/laptop.yaml"
+    content = yaml.safe_load(path.read_text())
+    content["tasks"]["gsm8k"] |= change
+    path.write_text(yaml.safe_dump(content))
+    with pytest.raises(UserError, match=message):
+        resolve("laptop", "gsm8k", "estr", 0)

@@ -20,6 +20,12 @@ def test_switch_offset_by_hand() -> None:
     assert offsets[1, :3].tolist() == [NO_SWITCH] * 3
 
 
+def test_switch_offset_skips_tool_output() -> None:
+    versions = torch.tensor([[5, 5, -1, -1, 6, 6, -1, 6]])
+    mask = versions >= 0
+    assert switch_offset(versions, mask)[0].tolist() == [-2, -1, NO_SWITCH, NO_SWITCH, 0, 1, NO_SWITCH, 2]
+
+
 @given(st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=12), min_size=1, max_size=5))
 def test_switch_offset_against_brute_force(rows: list[list[int]]) -> None:
     length = max(map(len, rows))

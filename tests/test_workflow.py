@@ -60,11 +60,22 @@ def test_lint_is_clean(checkout: Path) -> None:
 
 def test_plan_of_an_empty_folder(checkout: Path) -> None:
     jobs = planned(checkout)
-    assert (jobs["train"], jobs["evaluate"], jobs["pretrain"], jobs["calibrate"]) == (9, 9, 1, 1)
+    assert (jobs["train"], jobs["evaluate"], jobs["pretrain"], jobs["calibrate"]) == (24, 24, 3, 2)
     assert (jobs["table"], jobs["figure"], jobs["html"], jobs["open_study"]) == (1, 5, 1, 1)
     one = planned(checkout, f"{RUNS}/estr__tau=1.0/seed7/evaluation.json")
     chain = ("open_study", "prepare", "pretrain", "evaluate_warm_start", "train", "evaluate")
     assert one == dict.fromkeys(chain, 1)
+
+
+def test_published_data_have_their_rule(checkout: Path) -> None:
+    assert planned(checkout, "published_data") == {"prepare_published": 4, "published_data": 1}
+    path = checkout / "configs/config.yaml"
+    path.write_text(path.read_text().replace("published_copies: null", "published_copies: nowhere"))
+    target = "results/paper/data/gsm8k/data.json"
+    assert "--from nowhere" in snakemake(checkout, "-n", "-p", target)
+    snakemake(checkout, target, code=1)
+    log = (checkout / "logs/paper/data/gsm8k.log").read_text()
+    assert log.startswith("estr: error: ") and "nowhere" in log and len(log.splitlines()) == 1
 
 
 @pytest.mark.parametrize(
@@ -96,12 +107,20 @@ def test_everything_is_there(reproduced: Path) -> None:
         for suffix in ("pdf", "png", "csv"):
             assert (reproduced / "figures/smoke" / f"{name}.{suffix}").stat().st_size > 500
     report = (reproduced / "results/smoke/report.html").read_text()
-    labels = ["sync", "async", "estr"]
-    labels += [f"{m}{suffix}" for m in ("icepop", "kpop", "m2po") for suffix in ("", "__thresholds=matched")]
-    for label in labels:
-        assert f"smoke/dapo_math/{label}/seed0" in report
-        record = json.loads((reproduced / RUNS / label / "seed0/run.json").read_text())
-        assert (record["status"], record["steps"]) == ("complete", 20)
+    labels = ["sync", "async", "icepop", "kpop", "m2po", "estr"]
+    labels += [f"{method}__thresholds=matched" for method in ("icepop", "kpop", "m2po")]
+    for task in ("browsecomp_plus", "gsm8k", "dapo_math"):
+        for label in labels[: 6 if task == "browsecomp_plus" else 9]:
+            assert f"smoke/{task}/{label}/seed0" in report
+            folder = reproduced / "results/smoke/runs" / task / label / "seed0"
+            record = json.loads((folder / "run.json").read_text())
+            assert (record["status"], record["steps"]) == ("complete", 20)
+            scores = json.loads((folder / "evaluation.json").read_text())
+            assert scores["missing"] == 0 and scores["n_problems"] == 32
+    judged = json.loads(
+        (reproduced / RUNS.replace("dapo_math", "browsecomp_plus") / "estr/seed0/evaluation.json").read_text()
+    )
+    assert judged["judge"] == "exact match (offline, no judge model)"
     quiet = reproduced / "logs/smoke/runs/dapo_math/estr/seed0/train.log"
     assert quiet.read_text() == ""  # not a terminal: no progress bar
     budget = json.loads((reproduced / "results/smoke/calibration/dapo_math.json").read_text())
@@ -117,7 +136,7 @@ def test_mlflow_has_one_parent_and_its_children(reproduced: Path) -> None:
     client = MlflowClient(study["tracking_uri"])
     runs = client.search_runs([study["experiment_id"]])
     children = [run for run in runs if run.data.tags.get("mlflow.parentRunId") == study["parent_run_id"]]
-    assert (len(runs), len(children)) == (10, 9)
+    assert (len(runs), len(children)) == (25, 24)
     for run in children:
         assert run.info.status == "FINISHED"
         assert run.data.metrics["step"] == 20
@@ -192,16 +211,17 @@ def plan_with(folder: Path, method: str, **thresholds: float) -> dict[str, int]:
 @pytest.mark.parametrize(
     ("method", "thresholds", "retrained"),
     [
-        # its own run, and the matched budget: the calibration starts from the published shapes and from ESTR's budget
-        ("kpop", {"phi": 0.2}, 4),
-        ("estr", {"tau": 1.0}, 4),
+        # its own runs, and the matched budget: the calibration starts from the published shapes and from ESTR's budget
+        ("kpop", {"phi": 0.2}, 9),
+        # BrowseComp-Plus has a tau of its own
+        ("estr", {"tau": 1.2}, 8),
     ],
 )
 def test_a_changed_threshold_retrains_what_it_concerns(
     reproduced: Path, method: str, thresholds: dict[str, float], retrained: int
 ) -> None:
     jobs = plan_with(reproduced, method, **thresholds)
-    assert (jobs["train"], jobs["evaluate"], jobs["calibrate"]) == (retrained, retrained, 1)
+    assert (jobs["train"], jobs["evaluate"], jobs["calibrate"]) == (retrained, retrained, 2)
     assert "pretrain" not in jobs
 
 
@@ -213,7 +233,7 @@ def test_a_new_method_is_a_yaml_and_a_line(reproduced: Path, tmp_path: Path) -> 
     (folder / "configs/methods/my_rule.yaml").write_text(yaml.safe_dump(method | {"thresholds": {"c": 0.5}}))
     experiment = folder / "configs/experiments/main_results.yaml"
     experiment.write_text(experiment.read_text().replace("m2po, estr]", "m2po, estr, my_rule]"))
-    assert planned(folder)["train"] == 1
+    assert planned(folder)["train"] == 3
     shutil.rmtree(folder / "results/smoke/mlflow")
     (folder / "results/mlflow.db").unlink()
     snakemake(folder, "all")

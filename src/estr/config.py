@@ -48,7 +48,7 @@ class PolicySizes(_Section):
     max_position_embeddings: Positive
 
 
-class CounterpartSizes(_Section):
+class DapoMathSizes(_Section):
     """The laptop counterpart of DAPO-Math: how long its chains are and how noisy its demonstrations."""
 
     steps: Positive
@@ -56,6 +56,36 @@ class CounterpartSizes(_Section):
     largest_total: Positive
     skip_rate: Share
     slip_rate: Share
+
+
+class Gsm8kSizes(_Section):
+    """The laptop counterpart of GSM8K: sentences of a story, its numbers, and how noisy its demonstrations."""
+
+    steps: Positive
+    largest_number: Positive
+    largest_total: Positive
+    skip_rate: Share
+    slip_rate: Share
+
+
+class BrowseCompPlusSizes(_Section):
+    """The laptop counterpart of BrowseComp-Plus: its corpus, its questions, the search tool, the demonstrations."""
+
+    people: Positive
+    relations: Positive
+    fewest_hops: Positive
+    most_hops: Positive
+    hits: Positive
+    skip_rate: Share
+    slip_rate: Share
+
+
+CounterpartSizes = DapoMathSizes | Gsm8kSizes | BrowseCompPlusSizes
+COUNTERPARTS: dict[str, type[CounterpartSizes]] = {
+    "dapo_math": DapoMathSizes,
+    "gsm8k": Gsm8kSizes,
+    "browsecomp_plus": BrowseCompPlusSizes,
+}
 
 
 class DataSizes(_Section):
@@ -103,13 +133,37 @@ class EvaluationSettings(_Section):
     seed: Count
 
 
+class TaskScale(_Section):
+    """A task at one scale: its counterpart's sizes, and what differs from the scale's own sections."""
+
+    counterpart: dict[str, Any]
+    seeds: Annotated[list[Count], Field(min_length=1)] | None = None
+    policy: dict[str, Any] = {}
+    data: dict[str, Any] = {}
+    pretrain: dict[str, Any] = {}
+    train: dict[str, Any] = {}
+    evaluation: dict[str, Any] = {}
+
+
 class ScaleConfig(_Section):
     """One file of `configs/scales/`."""
 
     engine: Literal["embedded"]
     seeds: Annotated[list[Count], Field(min_length=1)]
+    tasks: dict[str, TaskScale]
     policy: PolicySizes
-    counterparts: dict[str, CounterpartSizes]
+    data: DataSizes
+    pretrain: PretrainSettings
+    train: TrainSettings
+    evaluation: EvaluationSettings
+
+
+class TaskSizes(_Section):
+    """What one task takes from a scale."""
+
+    seeds: list[Count]
+    counterpart: CounterpartSizes
+    policy: PolicySizes
     data: DataSizes
     pretrain: PretrainSettings
     train: TrainSettings
@@ -124,9 +178,10 @@ class Staleness(_Section):
 
 
 class TaskConfig(_Section):
-    """One file of `configs/tasks/`."""
+    """One file of `configs/tasks/`; `thresholds` are those of a method that differ on this task."""
 
     staleness: Staleness
+    thresholds: dict[str, dict[str, float | str]] = {}
 
 
 class MethodConfig(_Section):
@@ -164,6 +219,7 @@ class StudyConfig(_Section):
     experiments: list[str]
     results: str
     figures: str
+    published_copies: str | None = None
     tracking_uri: str | None = None
 
 
@@ -257,6 +313,31 @@ def load_scale(name: str) -> ScaleConfig:
 
 
 @cache
+def load_sizes(scale: str, task: str) -> TaskSizes:
+    """The task's sizes at a scale: the scale's sections with the task's changes."""
+    source = f"configs/scales/{scale}.yaml"
+    sizes = load_scale(scale)
+    if task not in sizes.tasks:
+        raise UserError(f"{source}: key 'tasks' lacks the task {task!r}")
+    if task not in COUNTERPARTS:
+        raise UserError(f"{source}: tasks.{task}: there is a laptop counterpart for {', '.join(COUNTERPARTS)} only")
+    chosen = sizes.tasks[task]
+    sections = {
+        name: getattr(sizes, name).model_dump() | getattr(chosen, name)
+        for name in ("policy", "data", "pretrain", "train", "evaluation")
+    }
+    return TaskSizes(
+        seeds=chosen.seeds or sizes.seeds,
+        counterpart=parse(COUNTERPARTS[task], chosen.counterpart, f"{source}, tasks.{task}.counterpart"),
+        policy=parse(PolicySizes, sections["policy"], f"{source}, tasks.{task}.policy"),
+        data=parse(DataSizes, sections["data"], f"{source}, tasks.{task}.data"),
+        pretrain=parse(PretrainSettings, sections["pretrain"], f"{source}, tasks.{task}.pretrain"),
+        train=parse(TrainSettings, sections["train"], f"{source}, tasks.{task}.train"),
+        evaluation=parse(EvaluationSettings, sections["evaluation"], f"{source}, tasks.{task}.evaluation"),
+    )
+
+
+@cache
 def load_task(name: str) -> TaskConfig:
     return _read(TaskConfig, "tasks", name)
 
@@ -301,11 +382,10 @@ def resolve(scale: str, task: str, label: str, seed: int) -> RunConfig:
 
 def _resolve(scale: str, task: str, method: str, overrides: Mapping[str, str | int | float], seed: int) -> RunConfig:
     """`resolve` for overrides in any form; the result's label is the shortest one."""
-    sizes, task_config, method_config = load_scale(scale), load_task(task), load_method(method)
-    if task not in sizes.counterparts:
-        raise UserError(f"configs/scales/{scale}.yaml: key 'counterparts' lacks the task {task!r}")
+    task_config, method_config, sizes = load_task(task), load_method(method), load_sizes(scale, task)
     staleness = {} if method_config.synchronous else task_config.staleness.model_dump()
-    train, thresholds = sizes.train.model_dump(), dict(method_config.thresholds)
+    train = sizes.train.model_dump()
+    thresholds = method_config.thresholds | task_config.thresholds.get(method, {})
     changed: dict[str, str | int | float] = {}
     for key, value in overrides.items():
         if key == "thresholds":
@@ -329,13 +409,13 @@ def _resolve(scale: str, task: str, method: str, overrides: Mapping[str, str | i
             "method": method,
             "overrides": changed,
             "seed": seed,
-            "engine": sizes.engine,
+            "engine": load_scale(scale).engine,
             "staleness": {"intra": 0, "inter": 0} | staleness,
             "rule": method_config.rule,
             "thresholds": thresholds,
             "matched_budget": "thresholds" in changed,
             "policy": sizes.policy.model_dump(),
-            "counterpart": sizes.counterparts[task].model_dump(),
+            "counterpart": sizes.counterpart.model_dump(),
             "data": sizes.data.model_dump(),
             "pretrain": sizes.pretrain.model_dump(),
             "train": train,
@@ -361,8 +441,8 @@ def expand(experiment: ExperimentConfig, scale: str) -> list[RunConfig]:
     """Every run of the experiment at a scale, in the order of the file, each once."""
     runs: dict[str, RunConfig] = {}
     for matrix in experiment.runs:
-        seeds = load_scale(scale).seeds if matrix.seeds is None else matrix.seeds
         for task, method in itertools.product(matrix.tasks, matrix.methods):
+            seeds = load_sizes(scale, task).seeds if matrix.seeds is None else matrix.seeds
             for values in itertools.product(*matrix.overrides.values()):
                 overrides = dict(zip(matrix.overrides, values, strict=True))
                 for seed in seeds:

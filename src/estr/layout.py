@@ -6,6 +6,9 @@ from pathlib import Path
 from estr.config import RunConfig
 from estr.errors import UserError
 
+PAPER = "paper"
+"""The scale of the published benchmarks."""
+
 
 @dataclass(frozen=True)
 class Layout:

@@ -103,17 +103,23 @@ def token_rows(
 
 
 def switch_offset(weight_version: Tensor, mask: Tensor) -> Tensor:
-    """Signed distance of each token to the nearest version switch of its sequence, int64 `[batch, length]`.
+    """Signed distance of each response token to the nearest version switch of its sequence, int64 `[batch, length]`.
 
     0 is the first token of a new version, -1 the last one before it. Of two equally near switches the later counts.
-    Tokens of a sequence without a switch get `NO_SWITCH`.
+    Distances are in response tokens: tool output (False in `mask`) is no distance. Tokens of a sequence without a
+    switch get `NO_SWITCH`, and so does everything outside the mask.
     """
-    length = weight_version.shape[1]
+    order = torch.where(mask, mask.cumsum(1) - 1, -1)  # place among the sequence's response tokens
+    packed = torch.full_like(weight_version, -1)
+    rows, positions = mask.nonzero(as_tuple=True)
+    packed[rows, order[rows, positions]] = weight_version[rows, positions]
     switched = torch.zeros_like(mask)
-    switched[:, 1:] = mask[:, 1:] & mask[:, :-1] & (weight_version[:, 1:] != weight_version[:, :-1])
-    position = torch.arange(length)
-    offsets = position[None, :, None] - position[None, None, :]
-    order = (2 * offsets.abs() + (offsets > 0)).masked_fill(~switched[:, None, :], 2 * NO_SWITCH)
-    nearest = order.argmin(dim=2)
-    result = offsets.expand(len(mask), -1, -1).gather(2, nearest[..., None])[..., 0]
-    return torch.where(switched.any(dim=1, keepdim=True), result, NO_SWITCH)
+    switched[:, 1:] = (packed[:, 1:] >= 0) & (packed[:, 1:] != packed[:, :-1])
+    place = torch.arange(mask.shape[1])
+    offsets = place[None, :, None] - place[None, None, :]
+    cost = (2 * offsets.abs() + (offsets > 0)).masked_fill(~switched[:, None, :], 2 * NO_SWITCH)
+    nearest = offsets.expand(len(mask), -1, -1).gather(2, cost.argmin(dim=2)[..., None])[..., 0]
+    nearest = torch.where(switched.any(dim=1, keepdim=True), nearest, NO_SWITCH)
+    result = torch.full_like(nearest, NO_SWITCH)
+    result[rows, positions] = nearest[rows, order[rows, positions]]
+    return result

@@ -9,7 +9,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -20,14 +19,15 @@ from estr.algorithm.rules import KeepRule
 from estr.algorithm.signals import TokenSignals
 from estr.config import BUDGET_FROM, MATCHED, PROBES, RunConfig, keep_rule, load_method, resolve
 from estr.data.prepare import prepare, read_demonstrations, read_problems
-from estr.embedded.answer import answer
+from estr.embedded.answer import EmbeddedEngine
 from estr.embedded.checkpoint import file_digest
 from estr.embedded.interrupt import StopRequest
 from estr.embedded.pretrain import pretrain
-from estr.embedded.tokenizer import ChatTokenizer
 from estr.embedded.trainer import Interrupted, Trainer
 from estr.errors import UserError
-from estr.evaluation.metrics import avg_at_k, bootstrap_interval, pass_at_k
+from estr.evaluation.judge import ExactMatchJudge
+from estr.evaluation.run import evaluate as evaluate_engine
+from estr.evaluation.standalone import JUDGED_OFFLINE
 from estr.layout import Layout, existing
 from estr.provenance import commit, machine, packages, read_json, write_json
 from estr.tasks import laptop_counterpart
@@ -42,16 +42,15 @@ logger = logging.getLogger(__name__)
 
 def prepare_data(layout: Layout, config: RunConfig) -> None:
     """Write the task's train, evaluation and demonstration sets."""
-    prepare(_task(config), config.data, layout.data(config.task))
+    prepare(_task(config), config.counterpart.model_dump(), config.data, layout.data(config.task))
 
 
 def warm_start(layout: Layout, config: RunConfig) -> None:
     """Train the policy that every run of the task starts from."""
     task = _task(config)
     source = existing(layout.data(config.task) / "demonstrations.parquet", f"estr data prepare {config.task}")
-    tokenizer = ChatTokenizer.from_words(task.vocabulary())
-    pairs = [(tokenizer.render(chat), response) for chat, response in read_demonstrations(source)]
-    pretrain(config.policy, config.pretrain, task.vocabulary(), pairs, layout.warm_start(config.task))
+    shown = read_demonstrations(source)
+    pretrain(config.policy, config.pretrain, task.vocabulary(), shown, layout.warm_start(config.task))
 
 
 def train(layout: Layout, config: RunConfig) -> None:
@@ -122,44 +121,33 @@ def evaluate_warm_start(layout: Layout, config: RunConfig) -> None:
     """Score the policy that every run of the task starts from."""
     folder = layout.warm_start(config.task)
     existing(folder / "model.safetensors", f"estr pretrain {config.task}")
-    scores, _ = _evaluate_policy(layout, config, folder)
-    write_json(folder / "evaluation.json", scores)
+    write_json(folder / "evaluation.json", _evaluate_policy(layout, config, folder, folder))
 
 
 def evaluate(layout: Layout, config: RunConfig) -> None:
     """Score a finished run's policy on the held-out problems."""
     folder = layout.run(config)
     record = read_json(existing(folder / "run.json", f"estr train {config.task} {config.label} --seed {config.seed}"))
-    scores, correct = _evaluate_policy(layout, config, folder / "policy")
     start = existing(layout.warm_start(config.task) / "evaluation.json", f"estr evaluate {config.task} warm_start")
-    content = {"task": config.task, "scale": config.scale, "run_id": config.run_id, "steps": record["steps"]}
-    content |= scores | {"warm_start": read_json(start), "per_problem_correct": correct}
+    content = {"scale": config.scale, "run_id": config.run_id, "steps": record["steps"]}
+    content |= _evaluate_policy(layout, config, folder / "policy", folder) | {"warm_start": read_json(start)}
     write_json(folder / "evaluation.json", content)
 
 
-def _evaluate_policy(layout: Layout, config: RunConfig, policy: Path) -> tuple[dict[str, Any], list[int]]:
+def _evaluate_policy(layout: Layout, config: RunConfig, policy: Path, folder: Path) -> dict[str, Any]:
     task, settings = _task(config), config.evaluation
     problems = read_problems(existing(layout.data(config.task) / "eval.parquet", f"estr data prepare {config.task}"))
-    answers = answer(policy, problems, settings, config.train.max_tokens)
-    k = settings.samples
-    correct = np.array(
-        [
-            [task.reward(text, problem.ground_truth) for text in texts]
-            for problem, texts in zip(problems, answers, strict=True)
-        ]
+    return evaluate_engine(
+        EmbeddedEngine(policy, task, settings, config.train.max_tokens),
+        task,
+        problems,
+        k=settings.samples,
+        seed=settings.seed,
+        folder=folder,
+        settings=settings.model_dump()
+        | {"max_tokens": config.train.max_tokens, "policy": file_digest(policy / "model.safetensors")},
+        judge=ExactMatchJudge() if task.rule.name == JUDGED_OFFLINE else None,
     )
-    counts = correct.sum(axis=1).astype(int).tolist()
-    average = avg_at_k(correct)
-    passed = [pass_at_k(k, count, k) for count in counts]
-    scores = {
-        "k": k,
-        "n_problems": len(problems),
-        f"avg@{k}": float(average.mean()),
-        f"avg@{k}_ci": bootstrap_interval(average, settings.seed),
-        f"pass@{k}": float(np.mean(passed)),
-        f"pass@{k}_ci": bootstrap_interval(passed, settings.seed),
-    }
-    return scores, counts
 
 
 def _task(config: RunConfig) -> TrainableFromScratch:

@@ -49,13 +49,27 @@ def test_token_by_token_equals_one_pass(policy: Policy) -> None:
     torch.testing.assert_close(torch.cat(parts, 1)[valid], whole[valid], atol=1e-5, rtol=1e-5)
 
 
+def test_cache_with_room_equals_the_one_that_is_copied(policy: Policy) -> None:
+    prompts, valid = left_padded(3, 6, policy.shape.vocab_size)
+    tokens = torch.randint(0, policy.shape.vocab_size, (6, 5), generator=torch.Generator().manual_seed(1))
+    with torch.no_grad():
+        _, cache = policy(prompts, valid=valid)
+        copied, roomy = cache.expand(2), cache.expand(2, room=5)
+        for part in (tokens[:, :2], tokens[:, 2:3], tokens[:, 3:]):
+            expected, copied = policy(part, copied)
+            ours, roomy = policy(part, roomy)
+            assert torch.equal(ours, expected)
+        again, _ = policy(tokens[:, -1:], roomy.without_last())
+        assert torch.equal(again[:, 0], ours[:, -1])
+
+
 def test_group_shares_its_prompt_without_changing_values_or_gradients(policy: Policy) -> None:
     prompts, valid = left_padded(3, 6, policy.shape.vocab_size)
     responses = torch.randint(0, policy.shape.vocab_size, (6, 5), generator=torch.Generator().manual_seed(1))
     gradients = []
     for p, v in ((prompts, valid), (prompts.repeat_interleave(2, 0), valid.repeat_interleave(2, 0))):
         policy.zero_grad()
-        logits = response_logits(policy, p, v, responses)
+        logits = response_logits(policy, p, v, responses, torch.ones_like(responses, dtype=torch.bool))
         logits.log_softmax(-1).square().mean().backward()
         gradients.append((logits.detach(), [parameter.grad.clone() for parameter in policy.parameters()]))
     torch.testing.assert_close(gradients[0][0], gradients[1][0], atol=1e-5, rtol=1e-5)
@@ -66,7 +80,9 @@ def test_response_logits_predict_the_token_at_their_own_position(policy: Policy)
     prompts, valid = left_padded(2, 6, policy.shape.vocab_size)
     responses = torch.randint(0, policy.shape.vocab_size, (2, 5), generator=torch.Generator().manual_seed(1))
     whole, _ = policy(torch.cat([prompts, responses], 1), valid=torch.cat([valid, responses >= 0], 1))
-    torch.testing.assert_close(response_logits(policy, prompts, valid, responses), whole[:, 5:-1], atol=1e-5, rtol=1e-5)
+    mask = torch.tensor([[True, True, False, True, True], [False, True, True, True, False]])
+    logits = response_logits(policy, prompts, valid, responses, mask)
+    torch.testing.assert_close(logits, whole[:, 5:-1][mask], atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("name", ["config.json", "model.safetensors"])
@@ -88,6 +104,10 @@ def test_tokenizer_equals_transformers(tmp_path: Path, shape: PolicyShape) -> No
     chat = [{"role": "system", "content": "1"}, {"role": "user", "content": "1 + 2"}]
     text = tokenizer.render(chat)
     assert text == reference.apply_chat_template(chat, tokenize=False, add_generation_prompt=True)
+    turns = [{"role": "assistant", "content": " 3"}, {"role": "tool", "content": "2"}]
+    assert tokenizer.render([*chat, *turns]) == reference.apply_chat_template(
+        [*chat, *turns], tokenize=False, add_generation_prompt=True
+    )
     ids = tokenizer.encode(text)
     assert ids == reference(text, add_special_tokens=False)["input_ids"]
     assert ids == ChatTokenizer.load(tmp_path).encode(text)
@@ -99,3 +119,33 @@ def test_tokenizer_equals_transformers(tmp_path: Path, shape: PolicyShape) -> No
 def test_unknown_word_is_refused() -> None:
     with pytest.raises(UserError, match="vocabulary lacks"):
         ChatTokenizer.from_words(["1"]).encode(" 1 banana")
+
+
+def test_a_dialogue_is_encoded_as_the_template_renders_it_and_only_the_assistant_is_its_own() -> None:
+    tokenizer = ChatTokenizer.from_words(["1", "2", "3", "call", "Answer:"])
+    prompt = [{"role": "user", "content": "1 2"}]
+    response = [
+        {"role": "assistant", "content": "call 1"},
+        {"role": "tool", "content": "3"},
+        {"role": "assistant", "content": "Answer: 3"},
+    ]
+    ids, own = tokenizer.encode_dialogue(response)
+    whole = tokenizer.encode(tokenizer.render([*prompt, *response]))
+    opening = tokenizer.encode("<|im_start|> assistant")
+    assert tokenizer.encode(tokenizer.render(prompt)) + ids + opening == whole
+    written = tokenizer.decode([token for token, mine in zip(ids, own, strict=True) if mine])
+    assert written == " call 1 Answer: 3"
+    assert sum(own) == 2 + 2 + 2  # the words and the end of each turn
+
+
+def test_an_unknown_word_of_a_tool_becomes_unk() -> None:
+    tokenizer = ChatTokenizer.from_words(["1"])
+    assert tokenizer.decode(tokenizer.tool_turn(("1 banana 1",))) == " tool 1 <unk> 1 assistant"
+
+
+def test_a_tool_may_say_nothing() -> None:
+    tokenizer = ChatTokenizer.from_words(["1"])
+    turn = tokenizer.tool_turn(("", "1"))
+    assert tokenizer.decode(turn) == " tool tool 1 assistant"
+    chat = [{"role": "tool", "content": ""}, {"role": "tool", "content": "1"}]
+    assert tokenizer.encode(tokenizer.render(chat)) == list(turn)

@@ -51,7 +51,9 @@ def test_rescoring_reproduces_every_version_over_switches(policy: Policy, temper
     sampled, versions = rollout(policy, "retract", temperature)
     checked = 0
     for number, weights in versions.items():
-        logits = response_logits(weights, sampled.prompts, sampled.prompt_valid, sampled.tokens)
+        everywhere = torch.ones_like(sampled.mask)
+        logits = response_logits(weights, sampled.prompts, sampled.prompt_valid, sampled.tokens, everywhere)
+        logits = logits.view(*sampled.tokens.shape, -1)
         logprob, entropy = logprob_and_entropy(logits, sampled.tokens, temperature)
         here = sampled.version == number
         torch.testing.assert_close(sampled.logprob[here], logprob[here], atol=2e-5, rtol=1e-5)
@@ -125,3 +127,79 @@ def test_behavior_copy_is_rounded_to_bfloat16_and_close(policy: Policy) -> None:
     with torch.no_grad():
         gap = (policy(prompts, valid=valid)[0] - copied(prompts, valid=valid)[0])[valid].abs()
     assert 0 < gap.max() < 0.5
+
+
+def scripted(row: int, turn: list[int]) -> list[int] | None:
+    """Three turns: after the first two comes tool output, of a length that depends on the row."""
+    REPLIES.setdefault(row, []).append(turn)
+    return None if len(REPLIES[row]) == 3 else [20 + row % 3] * (2 + row % 2)
+
+
+REPLIES: dict[int, list[list[int]]] = {}
+
+
+@pytest.mark.parametrize("on_switch", ["retract", "in_place"])
+def test_tool_output_stands_in_the_stream_and_nowhere_else(policy: Policy, on_switch: OnSwitch) -> None:
+    REPLIES.clear()
+    prompts, valid = left_padded(5, 7, policy.shape.vocab_size)
+    versions = drifted(policy, len(SWITCHES) + 1)
+    length = 48
+    sampled = sample(
+        versions,
+        SWITCHES,
+        prompts,
+        valid,
+        group=GROUP,
+        max_tokens=length,
+        end_id=END,
+        pad_id=PAD,
+        generator=torch.Generator().manual_seed(4),
+        on_switch=on_switch,
+        reply=scripted,
+    )
+    assert sum(len(turns) for turns in REPLIES.values()) > 15
+    for row, turns in REPLIES.items():
+        tokens, mask = sampled.tokens[row].tolist(), sampled.mask[row].tolist()
+        at = 0
+        for number, turn in enumerate(turns):
+            assert tokens[at : at + len(turn) + 1] == [*turn, END] and all(mask[at : at + len(turn) + 1])
+            at += len(turn) + 1
+            if number < 2:
+                output = [20 + row % 3] * (2 + row % 2)
+                assert tokens[at : at + len(output)] == output[: len(tokens) - at]
+                assert not any(mask[at : at + len(output)])
+                at += len(output)
+        if len(turns) == 3:
+            assert not any(mask[at:])
+    outside = ~sampled.mask
+    assert (sampled.version[outside] == -1).all()
+    assert (sampled.logprob[outside] == 0).all() and (sampled.entropy[outside] == 0).all()
+    if on_switch == "retract":
+        for number, weights in versions:
+            here = sampled.version == number
+            logits = response_logits(weights, prompts, valid, sampled.tokens, here)
+            logprob, entropy = logprob_and_entropy(logits, sampled.tokens[here], 1.0)
+            torch.testing.assert_close(sampled.logprob[here], logprob, atol=2e-5, rtol=1e-5)
+            torch.testing.assert_close(sampled.entropy[here], entropy, atol=2e-5, rtol=1e-5)
+
+
+def test_tool_output_never_passes_the_token_limit(policy: Policy) -> None:
+    prompts, valid = left_padded(5, 7, policy.shape.vocab_size)
+    sampled = sample(
+        [(0, policy)],
+        [],
+        prompts,
+        valid,
+        group=40,
+        max_tokens=6,
+        end_id=END,
+        pad_id=PAD,
+        generator=torch.Generator().manual_seed(4),
+        reply=lambda row, turn: [20] * 9,
+    )
+    ended = (sampled.tokens == END).any(1)
+    assert ended.any() and not ended.all()
+    assert sampled.tokens.shape[1] <= 6
+    for row in ended.nonzero()[:, 0].tolist():
+        end = sampled.tokens[row].tolist().index(END)
+        assert not sampled.mask[row, end + 1 :].any()

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from synthetic import MATCHED_LABELS, RULES, ResultsFolder
+from synthetic import RULES, ResultsFolder, write_study
 
 
 @pytest.fixture
@@ -14,10 +14,17 @@ def folder(tmp_path: Path) -> ResultsFolder:
 
 @pytest.fixture(scope="session")
 def study(tmp_path_factory: pytest.TempPathFactory) -> ResultsFolder:
-    """Two seeds of every method, and of the matched-budget variants; do not change it."""
+    """Two seeds of every method of one task, and of the matched-budget variants; do not change it."""
     results = ResultsFolder(tmp_path_factory.mktemp("study"))
-    for label in [*RULES, *MATCHED_LABELS]:
-        for seed in (0, 1):
-            results.write(label, seed)
-    results.write_calibration()
+    write_study(results, {"dapo_math": 2})
+    return results
+
+
+@pytest.fixture(scope="session")
+def three_tasks(tmp_path_factory: pytest.TempPathFactory) -> ResultsFolder:
+    """Three tasks that differ in seeds and samples, BrowseComp-Plus without a matched budget; do not change it."""
+    results = ResultsFolder(tmp_path_factory.mktemp("three_tasks"))
+    write_study(results, {"dapo_math": 1, "gsm8k": 2})
+    for label in RULES:
+        results.write(label, 0, task="browsecomp_plus")
     return results

@@ -1,7 +1,8 @@
-"""Synthetic results folders, written by the contract of the run files."""
+"""Synthetic results folders of several tasks, written by the contract of the run files."""
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -22,7 +23,12 @@ MATCHED_RULES = {
 MATCHED_LABELS = [f"{method}__thresholds=matched" for method in MATCHED_RULES]
 LEVEL = {"sync": 0.50, "async": 0.28, "icepop": 0.36, "kpop": 0.38, "m2po": 0.42, "estr": 0.46}
 MASKED = {"sync": 0.0, "async": 0.0, "icepop": 8e-3, "kpop": 5e-3, "m2po": 3e-3, "estr": 6e-4}
-STEPS, PROBLEMS, K = 60, 40, 4
+STEPS, PROBLEMS = 60, 40
+TASKS: dict[str, dict[str, Any]] = {
+    "browsecomp_plus": {"rule": "browsecomp_plus_exact", "k": 2, "turns": 4.0, "recall": 0.6, "level": -0.1},
+    "gsm8k": {"rule": "gsm8k_flexible", "k": 4, "turns": 3.0, "level": 0.3},
+    "dapo_math": {"rule": "dapo_math", "k": 4, "turns": 1.0, "level": 0.0},
+}
 
 
 class ResultsFolder:
@@ -32,37 +38,51 @@ class ResultsFolder:
         self.scale_dir = root / "results" / "laptop"
         self.run_dirs: list[Path] = []
 
-    def write(self, label: str, seed: int, *, correct: list[int] | None = None, metrics: dict | None = None) -> Path:
+    def write(
+        self,
+        label: str,
+        seed: int,
+        *,
+        task: str = "dapo_math",
+        correct: list[int] | None = None,
+        metrics: dict | None = None,
+    ) -> Path:
         """One finished run; `correct` and `metrics` (columns of equal length) replace the made-up data."""
         method = label.split("__")[0]
-        rng = np.random.default_rng([seed, *label.encode()])
+        rng = np.random.default_rng([seed, *label.encode(), *task.encode()])
         frame = _metrics(label, rng) if metrics is None else pd.DataFrame(metrics)
+        k, level = TASKS[task]["k"], LEVEL[method] + TASKS[task]["level"]
         if correct is None:
-            correct = rng.binomial(K, np.clip(rng.normal(LEVEL[method], 0.25, PROBLEMS), 0, 1)).tolist()
-        folder = self.scale_dir / "runs" / "dapo_math" / label / f"seed{seed}"
+            correct = rng.binomial(k, np.clip(rng.normal(level, 0.25, PROBLEMS), 0, 1)).tolist()
+        folder = self.scale_dir / "runs" / task / label / f"seed{seed}"
         folder.mkdir(parents=True)
-        run_id = f"laptop/dapo_math/{label}/seed{seed}"
+        run_id = f"laptop/{task}/{label}/seed{seed}"
         frame.to_parquet(folder / "metrics.parquet")
-        _tokens(rng).to_parquet(folder / "tokens.parquet")
-        counts = np.array(correct)
+        _tokens(rng, dialogue=TASKS[task]["turns"] > 1).to_parquet(folder / "tokens.parquet")
         write_json(
             folder / "evaluation.json",
             {
-                "task": "dapo_math",
+                "task": task,
                 "scale": "laptop",
                 "run_id": run_id,
                 "steps": len(frame),
-                "k": K,
-                "n_problems": len(counts),
-                "avg@4": counts.mean() / K,
-                "avg@4_ci": [0.0, 1.0],
-                "pass@4": (counts > 0).mean(),
-                "pass@4_ci": [0.0, 1.0],
+                "engine": "embedded",
+                "rule": {"name": TASKS[task]["rule"], "version": 1},
+                "judge": None,
+                "k": k,
+                "n_problems": len(correct),
+                "problems_sha256": f"set of {len(correct)}",
+                "missing": 0,
+                **scores(np.array(correct), k),
+                "agent": _agent(task, 1 + seed),
                 "warm_start": {
-                    "avg@4": 0.31,
-                    "avg@4_ci": [0.28, 0.34],
-                    "pass@4": 0.55,
-                    "pass@4_ci": [0.5, 0.6],
+                    f"avg@{k}": 0.31,
+                    f"avg@{k}_ci": [0.28, 0.34],
+                    f"pass@{k}": 0.55,
+                    f"pass@{k}_ci": [0.5, 0.6],
+                    f"best@{k}": 0.52,
+                    f"best@{k}_ci": [0.47, 0.57],
+                    "agent": _agent(task, 0),
                 },
                 "per_problem_correct": correct,
             },
@@ -72,7 +92,7 @@ class ResultsFolder:
             {
                 "run_id": run_id,
                 "scale": "laptop",
-                "task": "dapo_math",
+                "task": task,
                 "method": method,
                 "label": label,
                 "seed": seed,
@@ -85,27 +105,51 @@ class ResultsFolder:
                 "config_hash": f"{rng.integers(16**12):012x}",
                 "commit": "0123abc",
                 "packages": {"torch": "2.13.0", "numpy": "2.4.6"},
-                "machine": {"cpu": "test cpu", "cores": 2},
+                "machine": {"processor": "test cpu", "cores": 2, "python": "3.11"},
                 "wall_seconds": 90.0,
                 "status": "complete",
                 "steps": len(frame),
-                "mlflow_run_id": f"mlflow-{method}-{seed}",
+                "mlflow_run_id": f"mlflow-{task}-{method}-{seed}",
                 "rule": MATCHED_RULES[method] if "matched" in label else RULES[method],
             },
         )
         self.run_dirs.append(folder)
         return folder
 
-    def write_calibration(self) -> Path:
-        path = self.scale_dir / "calibration" / "dapo_math.json"
+    def write_calibration(self, task: str = "dapo_math") -> Path:
+        path = self.scale_dir / "calibration" / f"{task}.json"
         path.parent.mkdir(parents=True, exist_ok=True)
         rules = {method: rule | {"achieved": 5e-4} for method, rule in MATCHED_RULES.items()}
         write_json(path, {"budget": 6e-4, "source_runs": [], "rules": rules})
         return path
 
 
+def write_study(results: ResultsFolder, seeds: dict[str, int]) -> list[Path]:
+    """Every method and matched-budget variant, so many seeds per task; returns the calibration files."""
+    for task, count in seeds.items():
+        for label in [*RULES, *MATCHED_LABELS]:
+            for seed in range(count):
+                results.write(label, seed, task=task)
+    return [results.write_calibration(task) for task in seeds]
+
+
 def write_json(path: Path, record: dict) -> None:
     path.write_text(json.dumps(record))
+
+
+def scores(correct: np.ndarray, k: int) -> dict[str, Any]:
+    """avg@k, pass@k and verl's best@k with intervals that nothing reads."""
+    values = {"avg": correct / k, "pass": correct > 0, "best": 1 - (1 - correct / k) ** k}
+    means = {f"{name}@{k}": float(value.mean()) for name, value in values.items() if len(correct)}
+    return means | {f"{name}_ci": [0.0, 1.0] for name in means}
+
+
+def _agent(task: str, extra: int) -> dict[str, float]:
+    """How the agent acted; `extra` makes the seeds differ."""
+    turns = TASKS[task]["turns"]
+    record = {"turns": turns, "tool_calls": turns - 1, "tool_errors": 0.0, "tokens": 10 * turns + extra}
+    record["completed"] = 0.9
+    return record | ({"recall": TASKS[task]["recall"]} if "recall" in TASKS[task] else {})
 
 
 def _metrics(label: str, rng: np.random.Generator) -> pd.DataFrame:
@@ -124,21 +168,26 @@ def _metrics(label: str, rng: np.random.Generator) -> pd.DataFrame:
             "ratio_deviation": (0.01 + 0.05 * (0.5 - LEVEL[method])) * (1 + progress) * rng.lognormal(0, 0.1, STEPS),
             "probe_estr_masked_fraction": 2e-3,
             "kl_to_behavior": 1e-3 * (1 + 8 * (0.5 - LEVEL[method]) * progress) * rng.lognormal(0, 0.1, STEPS),
+            "entropy": 0.3 - 0.1 * progress + rng.normal(0, 0.01, STEPS),
         }
     )
 
 
-def _tokens(rng: np.random.Generator, sequences: int = 60, length: int = 12, switch: int = 6) -> pd.DataFrame:
-    position = np.tile(np.arange(length), sequences)
-    offset = position - switch
-    entropy = rng.gamma(0.6, 0.35, len(position)) * np.where(offset == 0, 1.8, 1)
-    log_ratio = 0.15 * np.sqrt(entropy + 0.01) * rng.standard_t(3, len(position))
+def _tokens(
+    rng: np.random.Generator, dialogue: bool, sequences: int = 60, length: int = 12, switch: int = 6
+) -> pd.DataFrame:
+    """In a dialogue, tool output of random length lies in the middle of each sequence, where the version switches."""
+    place = np.tile(np.arange(length), sequences)
+    offset = place - switch
+    tool_output = np.repeat(rng.integers(1, 9, sequences) if dialogue else np.zeros(sequences, int), length)
+    entropy = rng.gamma(0.6, 0.35, len(place)) * np.where(offset == 0, 1.8, 1)
+    log_ratio = 0.15 * np.sqrt(entropy + 0.01) * rng.standard_t(3, len(place))
     behavior = -entropy - 0.01
     return pd.DataFrame(
         {
             "step": np.repeat(np.arange(sequences) // 20 + 1, length),
             "sequence": np.repeat(np.arange(sequences), length),
-            "position": position,
+            "position": place + np.where(offset < 0, 0, tool_output),
             "token": 1,
             "weight_version": np.where(offset < 0, 0, 1),
             "target_version": 5,

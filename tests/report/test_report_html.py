@@ -1,15 +1,17 @@
-"""report.html: self-contained, complete, escaped."""
+"""report.html: self-contained, complete, escaped, for one task and for three; the committed copy of a reference run."""
 
 import re
 from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+from synthetic import ResultsFolder
 
 from estr.errors import UserError
 from estr.report.figures import FIGURES
 from estr.report.html import write_report
 from estr.report.paper import CONTRADICTIONS
+from estr.report.reference import export_reference
 from estr.report.runs import load_runs
 from estr.report.tables import write_table1
 
@@ -36,21 +38,32 @@ class Page(HTMLParser):
         self.text += data
 
 
-@pytest.fixture(scope="module")
-def report(study) -> Path:
-    root = study.scale_dir
-    write_table1(study.run_dirs, study.write_calibration(), root / "tables" / "table1")
+def write_page(results: ResultsFolder) -> Path:
+    root = results.scale_dir
+    calibrations = sorted((root / "calibration").glob("*.json"))
+    write_table1(results.run_dirs, calibrations, root / "tables" / "table1")
     figures = [root / "figures" / name for name in ("fig03_version_switch", "fig07_reward")]
     for stem in figures:
-        FIGURES[stem.name](study.run_dirs, stem)
+        FIGURES[stem.name](results.run_dirs, stem)
     (root / "tables" / "scan.csv").write_text("a,b\n1,0.25\n")
     context = {
         "commands": {"table1": "snakemake results/laptop/tables/table1.csv"},
         "deviations": ["A tiny policy <trained> from scratch & more."],
     }
     tables = [root / "tables" / "table1.csv", root / "tables" / "scan.csv"]
-    write_report(root, study.run_dirs, tables, [stem.with_suffix(".png") for stem in figures], root / "r.html", context)
+    images = [stem.with_suffix(".png") for stem in figures]
+    write_report(root, results.run_dirs, tables, images, root / "r.html", context)
     return root / "r.html"
+
+
+@pytest.fixture(scope="module")
+def report(study: ResultsFolder) -> Path:
+    return write_page(study)
+
+
+@pytest.fixture(scope="module")
+def report_of_three(three_tasks: ResultsFolder) -> Path:
+    return write_page(three_tasks)
 
 
 def test_the_page_needs_nothing_from_outside(report: Path) -> None:
@@ -64,7 +77,7 @@ def test_the_page_needs_nothing_from_outside(report: Path) -> None:
     assert "url(" not in report.read_text() and "@import" not in report.read_text()
 
 
-def test_the_page_says_where_each_number_comes_from(report: Path, study) -> None:
+def test_the_page_says_where_each_number_comes_from(report: Path, study: ResultsFolder) -> None:
     page = Page(report.read_text())
     links = [value for tag, name, value in page.attributes if (tag, name) == ("a", "href")]
     for run in load_runs(study.run_dirs):
@@ -78,10 +91,72 @@ def test_the_page_says_where_each_number_comes_from(report: Path, study) -> None
 
 def test_the_page_shows_paper_and_ours(report: Path) -> None:
     text = Page(report.read_text()).text
-    assert "17.04" in text and "v2 prose" in text and "(%, laptop scale)" in text
-    assert re.search(r"Of \d+ claims of the paper on accuracy:", text)
-    assert "Mean over the last quarter: GRPO (sync) 0." in text
+    assert "17.04" in text and "v2 prose" in text and "at laptop scale" in text
+    assert re.search(r"DAPO-Math \(AIME\), \d+ claims:", text)
+    assert "DAPO-Math (AIME): Mean over the last quarter: GRPO (sync) 0." in text
     assert "0.25" in text
+
+
+def test_the_page_of_three_tasks_names_them_everywhere(report_of_three: Path, three_tasks: ResultsFolder) -> None:
+    page = Page(report_of_three.read_text())
+    assert "BrowseComp-Plus, GSM8K and DAPO-Math (AIME) at laptop scale" in page.text
+    for task in ("BrowseComp-Plus", "GSM8K", "DAPO-Math (AIME)"):
+        assert f"Laptop counterpart of {task}" in page.text
+        assert re.search(rf"{re.escape(task)}, \d+ claims:", page.text)
+        assert f"{task}: H at the switch is" in page.text
+    assert "scored by exact match, no judge model, rule browsecomp_plus_exact v1" in page.text
+    assert "BrowseComp-Plus (exact match, no judge model): Mean over the last quarter" in page.text
+    listed = [value for tag, name, value in page.attributes if name == "id" and value.startswith("laptop/")]
+    assert listed == [run.run_id for run in load_runs(three_tasks.run_dirs)]
+    assert "6 runs, seeds 0, embedded engine" in page.text and "18 runs, seeds 0, 1, embedded engine" in page.text
+
+
+def test_anchors_are_unique_and_links_inside_the_page_lead_somewhere(report_of_three: Path) -> None:
+    page = Page(report_of_three.read_text())
+    anchors = [value for _, name, value in page.attributes if name == "id"]
+    assert len(anchors) == len(set(anchors))
+    links = {value[1:] for tag, name, value in page.attributes if name == "href" and value.startswith("#")}
+    assert links <= set(anchors)
+    assert {"table1-gsm8k-accuracy", "table1-dapo-math-aime-accuracy", "table1-runs-of-table-1"} <= links
+
+
+def test_every_table_scrolls_in_its_own_box(report_of_three: Path) -> None:
+    text = report_of_three.read_text()
+    assert text.count("<table") == len(re.findall(r'<div class="scroll"[^>]*><table', text)) > 15
+
+
+def test_verdicts_are_counted_per_task(folder: ResultsFolder, tmp_path: Path) -> None:
+    """GSM8K: sync above async, by far, in the one metric that the paper has of both; DAPO-Math has no pair of runs."""
+    folder.write("sync", 0, task="gsm8k", correct=[4] * 20)
+    folder.write("async", 0, task="gsm8k", correct=[0] * 20)
+    folder.write("sync", 0)
+    write_table1(folder.run_dirs, [], tmp_path / "table1")
+    write_report(folder.scale_dir, folder.run_dirs, [tmp_path / "table1.csv"], [], tmp_path / "r.html", {})
+    text = " ".join(Page((tmp_path / "r.html").read_text()).text.split())
+    assert re.search(r"GSM8K, \d+ claims: 1 held, \d+ not tested", text)
+    assert re.search(r"DAPO-Math \(AIME\), (\d+) claims: \1 not tested", text)
+
+
+def test_the_committed_copy_holds_tables_pictures_and_every_run(
+    three_tasks: ResultsFolder, report_of_three: Path, tmp_path: Path
+) -> None:
+    root, page = three_tasks.scale_dir, tmp_path / "README.md"
+    export_reference(
+        three_tasks.run_dirs, [root / "tables" / "table1.csv"], [root / "figures" / "fig07_reward.png"], page
+    )
+    assert {path.name for path in tmp_path.iterdir()} == {
+        "README.md",
+        "table1.csv",
+        "table1.md",
+        "fig07_reward.png",
+    }
+    text = page.read_text()
+    assert "Laptop counterparts of BrowseComp-Plus, GSM8K and DAPO-Math (AIME). 33 runs, 0.82 hours" in text
+    assert "![Figures 6, 7 and 12d: training reward](fig07_reward.png)" in text
+    assert "BrowseComp-Plus (exact match, no judge model): Mean over the last quarter" in text
+    ids = re.findall(r"^\| (laptop/\S+) \|", text, flags=re.MULTILINE)
+    assert ids == [run.run_id for run in load_runs(three_tasks.run_dirs)]
+    assert text.index("| GSM8K | Config hash") < text.index("| laptop/gsm8k/sync/seed0 |")
 
 
 def test_text_is_escaped(report: Path) -> None:
@@ -89,7 +164,7 @@ def test_text_is_escaped(report: Path) -> None:
     assert "<trained>" not in report.read_text()
 
 
-def test_mistakes_are_named(study, tmp_path: Path) -> None:
+def test_mistakes_are_named(study: ResultsFolder, tmp_path: Path) -> None:
     root, runs = study.scale_dir, study.run_dirs
     with pytest.raises(UserError, match=r"absent\.csv"):
         write_report(root, runs, [tmp_path / "absent.csv"], [], tmp_path / "r.html", {})

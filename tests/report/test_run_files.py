@@ -5,16 +5,17 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from synthetic import ResultsFolder
 
 from estr.errors import UserError
-from estr.report.runs import format_thresholds, load_run, load_runs
+from estr.report.runs import by_task, format_thresholds, load_run, load_runs
 
 
 def edit_json(path: Path, **changes: object) -> None:
     path.write_text(json.dumps(json.loads(path.read_text()) | changes))
 
 
-def test_runs_come_in_display_order_and_by_seed(study) -> None:
+def test_runs_come_in_display_order_and_by_seed(study: ResultsFolder) -> None:
     runs = load_runs(list(reversed(study.run_dirs)))
     names = [(run.label, run.seed) for run in runs]
     assert names[:4] == [("sync", 0), ("sync", 1), ("async", 0), ("async", 1)]
@@ -22,7 +23,7 @@ def test_runs_come_in_display_order_and_by_seed(study) -> None:
     assert names[-1] == ("estr", 1)
 
 
-def test_a_run_carries_its_record(study) -> None:
+def test_a_run_carries_its_record(study: ResultsFolder) -> None:
     run = load_run(study.run_dirs[-1])
     assert (run.scale, run.task, run.engine, run.commit) == ("laptop", "dapo_math", "embedded", "0123abc")
     tokens = run.read_tokens()
@@ -38,7 +39,7 @@ def test_thresholds_are_written_out() -> None:
 
 @pytest.mark.parametrize("name", ["metrics.parquet", "run.json", "evaluation.json", "tokens.parquet"])
 @pytest.mark.parametrize("damage", ["missing", "truncated"])
-def test_a_missing_or_truncated_file_is_named(folder, name: str, damage: str) -> None:
+def test_a_missing_or_truncated_file_is_named(folder: ResultsFolder, name: str, damage: str) -> None:
     run_dir = folder.write("estr", 0)
     path = run_dir / name
     if damage == "missing":
@@ -52,7 +53,7 @@ def test_a_missing_or_truncated_file_is_named(folder, name: str, damage: str) ->
     assert str(path) in str(error.value) and "\n" not in str(error.value)
 
 
-def test_an_unfinished_run_is_refused(folder) -> None:
+def test_an_unfinished_run_is_refused(folder: ResultsFolder) -> None:
     run_dir = folder.write("estr", 0)
     edit_json(run_dir / "run.json", status="running")
     with pytest.raises(UserError, match="status is 'running'"):
@@ -60,14 +61,14 @@ def test_an_unfinished_run_is_refused(folder) -> None:
 
 
 @pytest.mark.parametrize("rows", [slice(0, 40), [0, *range(60)]])
-def test_lost_or_doubled_steps_are_refused(folder, rows) -> None:
+def test_lost_or_doubled_steps_are_refused(folder: ResultsFolder, rows) -> None:
     path = folder.write("estr", 0) / "metrics.parquet"
     pd.read_parquet(path).iloc[rows].to_parquet(path)
     with pytest.raises(UserError, match=r"metrics\.parquet: holds \d+ steps in \d+ rows, run\.json says 60"):
         load_run(path.parent)
 
 
-def test_missing_fields_and_columns_are_named(folder) -> None:
+def test_missing_fields_and_columns_are_named(folder: ResultsFolder) -> None:
     run_dir = folder.write("estr", 0)
     frame = pd.read_parquet(run_dir / "metrics.parquet").drop(columns="kl_to_behavior")
     frame.to_parquet(run_dir / "metrics.parquet")
@@ -81,29 +82,23 @@ def test_missing_fields_and_columns_are_named(folder) -> None:
         load_run(run_dir)
 
 
-@pytest.mark.parametrize(
-    ("change", "complaint"),
-    [
-        ({"avg@4": 0.9}, "its per-problem counts give"),
-        ({"per_problem_correct": [5]}, "between 0 and 4"),
-        ({"per_problem_correct": []}, "non-empty"),
-        ({"warm_start": {}}, "avg@4"),
-    ],
-)
-def test_an_evaluation_that_disagrees_with_itself_is_refused(folder, change: dict, complaint: str) -> None:
-    path = folder.write("estr", 0, correct=[4, 2, 0]) / "evaluation.json"
-    edit_json(path, **change)
-    with pytest.raises(UserError) as error:
-        load_run(path.parent).read_evaluation()
-    assert complaint in str(error.value) and str(path) in str(error.value)
-
-
-def test_runs_that_do_not_belong_together_are_refused(folder) -> None:
+def test_runs_that_do_not_belong_together_are_refused(folder: ResultsFolder) -> None:
     with pytest.raises(UserError, match="no run folders"):
         load_runs([])
     run_dir = folder.write("estr", 0)
-    with pytest.raises(UserError, match="the same run"):
+    with pytest.raises(UserError, match=r"the same run \(dapo_math, estr, seed 0\)"):
         load_runs([run_dir, run_dir])
     edit_json(folder.write("async", 0) / "run.json", scale="smoke")
     with pytest.raises(UserError, match=r"several scales .* laptop, smoke"):
         load_runs(folder.run_dirs)
+
+
+def test_runs_of_several_tasks_come_in_the_order_of_the_papers_table(folder: ResultsFolder) -> None:
+    for task in ("dapo_math", "browsecomp_plus", "gsm8k"):
+        for label in ("estr", "sync"):
+            folder.write(label, 0, task=task)
+    edit_json(folder.write("sync", 1) / "run.json", task="aardvark")
+    tasks = by_task(load_runs(folder.run_dirs))
+    assert list(tasks) == ["browsecomp_plus", "gsm8k", "dapo_math", "aardvark"]
+    assert [run.label for run in tasks["gsm8k"]] == ["sync", "estr"]
+    assert {run.task for run in tasks["gsm8k"]} == {"gsm8k"}

@@ -6,7 +6,8 @@ from snakemake.utils import validate
 
 import estr.config as settings
 from estr.errors import UserError
-from estr.layout import Layout
+from estr.layout import PAPER, Layout
+from estr.tasks.benchmarks import BENCHMARKS
 
 validate(config, "../schemas/config.schema.yaml")
 try:
@@ -22,6 +23,7 @@ ROOT, FIGURES = str(LAYOUT.root), f"{STUDY.figures}/{SCALE}"
 LOGS = f"logs/{SCALE}"
 OPTIONS = f"--scale {SCALE} --results {STUDY.results}"
 DATA = f"{ROOT}/data/{{task}}"
+PUBLISHED = f"{STUDY.results}/{PAPER}/data/{{benchmark}}"
 WARM_START = f"{ROOT}/warm_start/{{task}}"
 RUN = f"{ROOT}/runs/{{task}}/{{label}}/seed{{seed}}"
 RUN_LOGS = f"{LOGS}/runs/{{task}}/{{label}}/seed{{seed}}"
@@ -31,6 +33,7 @@ wildcard_constraints:
     task=r"[a-z0-9_]+",
     label=r"[a-z0-9]+(_[a-z0-9]+)*(__[a-z_]+=[A-Za-z0-9.+-]+)*",
     seed=r"\d+",
+    benchmark="|".join(BENCHMARKS),
 
 
 def run_config(wildcards):

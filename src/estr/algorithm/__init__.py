@@ -7,7 +7,7 @@
 | Eqs. 3, 10 | `standardized_deviation` |
 | Eqs. 5, 33 / 6, 32 / 34 | `binary_entropy` / `off_mode_second_moment` / `arc_envelope` |
 | Eq. 7 | `TokenSignals.log_ratio` |
-| Eq. 8 | `entropy_from_logits`, `logprob_and_entropy` |
+| Eq. 8 | `entropy_from_logits`, `logprob_and_entropy`, `token_logprob` |
 | Eqs. 9, 37 | `k3` |
 | Eqs. 9, 35, 38 | `kl_second_order` |
 | Eqs. 11, 14-16, 18 | `EntropyScaled` (`scale`, `score`, `keep`, `boundary`) |
@@ -61,7 +61,7 @@ from estr.algorithm.scaling_law import (
     tail_entropy_threshold,
     token_second_moment,
 )
-from estr.algorithm.signals import TokenSignals, entropy_from_logits, logprob_and_entropy
+from estr.algorithm.signals import TokenSignals, entropy_from_logits, logprob_and_entropy, token_logprob
 from estr.algorithm.staleness import Staleness, staleness
 
 __all__ = [
@@ -108,5 +108,6 @@ __all__ = [
     "standardized_deviation",
     "standardized_second_moment",
     "tail_entropy_threshold",
+    "token_logprob",
     "token_second_moment",
 ]

@@ -122,6 +122,11 @@ def entropy_from_logits(logits: Tensor, temperature: float = 1.0) -> Tensor:
     return _entropy(_log_softmax(logits, temperature))
 
 
+def token_logprob(logits: Tensor, tokens: Tensor, temperature: float = 1.0) -> Tensor:
+    """Log-probability of `tokens` under softmax(logits / temperature), in nats; arguments as `logprob_and_entropy`."""
+    return _log_softmax(logits, temperature).gather(-1, tokens.unsqueeze(-1)).squeeze(-1)
+
+
 def logprob_and_entropy(logits: Tensor, tokens: Tensor, temperature: float = 1.0) -> tuple[Tensor, Tensor]:
     """Log-probability of `tokens` and entropy (Eq. 8) of softmax(logits / temperature), both in nats.
 

@@ -3,7 +3,6 @@
 import hashlib
 import json
 import random
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +13,16 @@ from estr.config import DataSizes
 from estr.errors import UserError
 from estr.provenance import write_json
 from estr.records import write_table
-from estr.tasks.base import Problem, TrainableFromScratch
+from estr.tasks.base import Message, Problem, TrainableFromScratch
 
 DATA_SEED = 0
 
 
-def prepare(task: TrainableFromScratch, sizes: DataSizes, folder: Path) -> None:
-    """Generate the sets of a laptop counterpart, check them, and write `data.json` with counts and hashes."""
+def prepare(task: TrainableFromScratch, counterpart: dict[str, Any], sizes: DataSizes, folder: Path) -> None:
+    """Generate the sets of a laptop counterpart, check them, and write `data.json` with counts and hashes.
+
+    `counterpart` are the sizes that made `task`.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     train = task.problems("train", sizes.train_problems, DATA_SEED)
     evaluation = task.problems("eval", sizes.eval_problems, DATA_SEED)
@@ -40,7 +42,7 @@ def prepare(task: TrainableFromScratch, sizes: DataSizes, folder: Path) -> None:
         write_table(pa.Table.from_pylist(rows), folder / f"{name}.parquet")
         digest = hashlib.sha256(json.dumps(rows, sort_keys=True).encode()).hexdigest()
         summary[name] = {"rows": len(rows), "sha256": digest}
-    note = {"task": task.name, "version": task.version, "sets": summary}
+    note = {"task": task.name, "version": task.version, "counterpart": counterpart, "sets": summary}
     write_json(folder / "data.json", note)
 
 
@@ -57,6 +59,10 @@ def read_problems(path: Path) -> list[Problem]:
                     ability=row["ability"],
                     split=row["extra_info"]["split"],
                     index=row["extra_info"]["index"],
+                    agent=row["agent_name"],
+                    question=row["extra_info"]["question"],
+                    id=row["extra_info"]["id"],
+                    evidence=tuple(row["extra_info"]["evidence"]),
                 )
             )
         except (KeyError, TypeError) as error:
@@ -64,8 +70,8 @@ def read_problems(path: Path) -> list[Problem]:
     return problems
 
 
-def read_demonstrations(path: Path) -> list[tuple[Sequence[dict[str, str]], str]]:
-    """(chat, response) pairs."""
+def read_demonstrations(path: Path) -> list[tuple[list[Message], list[Message]]]:
+    """(prompt, response) chats."""
     return [(row["prompt"], row["response"]) for row in _read(path)]
 
 

@@ -1,47 +1,75 @@
 """Answers of a stored policy to evaluation problems."""
 
-from collections.abc import Sequence
+import random
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import torch
-from tqdm import tqdm
 
 from estr.config import EvaluationSettings
+from estr.embedded.dialogue import Dialogues
 from estr.embedded.policy import load_policy
 from estr.embedded.sampler import sample
 from estr.embedded.tokenizer import ChatTokenizer
 from estr.embedded.trainer import behavior_copy
-from estr.tasks.base import Problem
+from estr.evaluation.sample import Sample
+from estr.tasks.base import Problem, Task
 
 CHUNK = 128
 
 
-def answer(
-    policy_folder: Path, problems: Sequence[Problem], settings: EvaluationSettings, max_tokens: int
-) -> list[list[str]]:
-    """`settings.samples` responses per problem, sampled by the rollout engine's copy of the policy."""
-    policy = behavior_copy(load_policy(policy_folder))
-    tokenizer = ChatTokenizer.load(policy_folder)
-    generator = torch.Generator().manual_seed(settings.seed)
-    answers: list[list[str]] = []
-    bar = tqdm(total=len(problems), desc="evaluate", unit="problem", disable=None)
-    for start in range(0, len(problems), CHUNK):
-        chunk = problems[start : start + CHUNK]
-        prompts, valid = tokenizer.pad_left([tokenizer.encode(tokenizer.render(p.prompt)) for p in chunk])
+class EmbeddedEngine:
+    """Samples dialogues with the rollout engine's copy of a policy. Equal arguments give equal answers.
+
+    A chunk's random numbers depend on its first problem's index alone, so that an evaluation that was interrupted
+    between two chunks goes on to the same answers.
+    """
+
+    label = "embedded"
+
+    def __init__(self, policy_folder: Path, task: Task, settings: EvaluationSettings, max_tokens: int) -> None:
+        self.policy = behavior_copy(load_policy(policy_folder))
+        self.tokenizer = ChatTokenizer.load(policy_folder)
+        self.task, self.settings, self.max_tokens = task, settings, max_tokens
+
+    def answer(self, problems: Sequence[Problem], k: int) -> Iterator[tuple[int, list[Sample]]]:
+        """Yields (position in `problems`, its `k` samples)."""
+        for start in range(0, len(problems), CHUNK):
+            chunk = problems[start : start + CHUNK]
+            samples = self._sample(chunk, k)
+            for offset in range(len(chunk)):
+                yield start + offset, samples[offset * k : (offset + 1) * k]
+
+    def _sample(self, chunk: Sequence[Problem], k: int) -> list[Sample]:
+        encoded = [self.tokenizer.encode(self.tokenizer.render(problem.prompt)) for problem in chunk]
+        prompts, valid = self.tokenizer.pad_left(encoded)
+        dialogues = Dialogues(self.task, self.tokenizer, [problem for problem in chunk for _ in range(k)])
         rollout = sample(
-            [(0, policy)],
+            [(0, self.policy)],
             [],
             prompts,
             valid,
-            group=settings.samples,
-            max_tokens=max_tokens,
-            end_id=tokenizer.end_id,
-            pad_id=tokenizer.pad_id,
-            generator=generator,
-            temperature=settings.temperature,
+            group=k,
+            max_tokens=min(self.max_tokens, self.policy.shape.max_position_embeddings - prompts.shape[1]),
+            end_id=self.tokenizer.end_id,
+            pad_id=self.tokenizer.pad_id,
+            generator=torch.Generator().manual_seed(
+                random.Random(f"evaluate/{self.settings.seed}/{chunk[0].index}").getrandbits(63)
+            ),
+            temperature=self.settings.temperature,
+            reply=dialogues.reply,
         )
-        texts = [tokenizer.decode(row.tolist()) for row in rollout.tokens]
-        answers += [texts[i : i + settings.samples] for i in range(0, len(texts), settings.samples)]
-        bar.update(len(chunk))
-    bar.close()
-    return answers
+        finals = dialogues.finals(rollout.tokens, rollout.mask)
+        lengths = rollout.mask.sum(1).tolist()
+        return [
+            Sample(
+                text=text,
+                turns=conversation.turns,
+                tool_calls=dict(conversation.tool_calls),
+                tool_errors=conversation.tool_errors,
+                tokens=length,
+                status="token_limit" if conversation.status == "running" else conversation.status,
+                documents=conversation.documents,
+            )
+            for text, conversation, length in zip(finals, dialogues.conversations, lengths, strict=True)
+        ]

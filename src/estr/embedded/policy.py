@@ -9,8 +9,9 @@ training alike; gradients flow through the shared keys and values.
 """
 
 import json
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 import torch
@@ -44,16 +45,47 @@ class PolicyShape:
 class KeyValueCache:
     """Keys and values of every layer, each `[rows, kv_heads, slots, head_dim]`, and which slots are real.
 
-    `valid` is bool `[rows, slots]`: False marks the left padding of a prompt.
+    `valid` is bool `[rows, slots]`: False marks the left padding of a prompt. A cache with `room` beyond its slots
+    takes new tokens in place and shares its memory with the longer cache: for sampling, where no gradient flows.
     """
 
     layers: list[tuple[Tensor, Tensor]]
     valid: Tensor
+    buffers: list[tuple[Tensor, Tensor]] | None = None
 
-    def expand(self, group: int) -> "KeyValueCache":
+    def expand(self, group: int, room: int = 0) -> "KeyValueCache":
         """Repeat every row `group` times, so that the responses of one prompt share its keys and values."""
         layers = [(k.repeat_interleave(group, 0), v.repeat_interleave(group, 0)) for k, v in self.layers]
-        return KeyValueCache(layers, self.valid.repeat_interleave(group, 0))
+        valid = self.valid.repeat_interleave(group, 0)
+        if room == 0:
+            return KeyValueCache(layers, valid)
+        slots = valid.shape[1]
+        buffers = []
+        for k, v in layers:
+            rows, heads, _, width = k.shape
+            pair = (k.new_empty(rows, heads, slots + room, width), v.new_empty(rows, heads, slots + room, width))
+            pair[0][:, :, :slots], pair[1][:, :, :slots] = k, v
+            buffers.append(pair)
+        return KeyValueCache(layers, valid, buffers)
+
+    def append(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        """The layer's keys and values with those of new tokens behind them."""
+        if self.buffers is None:
+            return torch.cat([self.layers[layer][0], k], dim=2), torch.cat([self.layers[layer][1], v], dim=2)
+        slots = self.valid.shape[1]
+        end = slots + k.shape[2]
+        keys, values = self.buffers[layer]
+        keys[:, :, slots:end], values[:, :, slots:end] = k, v
+        return keys[:, :, :end], values[:, :, :end]
+
+    def without_last(self) -> "KeyValueCache":
+        """The cache one token earlier."""
+        layers = [(k[:, :, :-1], v[:, :, :-1]) for k, v in self.layers]
+        return KeyValueCache(layers, self.valid[:, :-1], self.buffers)
+
+
+Extend = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+"""A layer's new keys and values -> all of its keys and values."""
 
 
 class _Attention(nn.Module):
@@ -71,14 +103,13 @@ class _Attention(nn.Module):
         self.o_proj = nn.Linear(self.heads * self.head_dim, width, bias=False)
 
     def forward(
-        self, x: Tensor, rotation: tuple[Tensor, Tensor], past: tuple[Tensor, Tensor] | None, mask: Tensor
+        self, x: Tensor, rotation: tuple[Tensor, Tensor], extend: Extend, mask: Tensor
     ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
         rows, length, _ = x.shape
         q = _rotate(self.q_proj(x).view(rows, length, self.heads, self.head_dim), rotation).transpose(1, 2)
         k = _rotate(self.k_proj(x).view(rows, length, self.kv_heads, self.head_dim), rotation).transpose(1, 2)
         v = self.v_proj(x).view(rows, length, self.kv_heads, self.head_dim).transpose(1, 2)
-        if past is not None:
-            k, v = torch.cat([past[0], k], dim=2), torch.cat([past[1], v], dim=2)
+        k, v = extend(k, v)
         repeat = self.heads // self.kv_heads
         keys, values = (k, v) if repeat == 1 else (k.repeat_interleave(repeat, 1), v.repeat_interleave(repeat, 1))
         scores = (q @ keys.transpose(2, 3)) * self.head_dim**-0.5
@@ -108,9 +139,9 @@ class _Layer(nn.Module):
         self.post_attention_layernorm = nn.RMSNorm(shape.hidden_size, eps=shape.rms_norm_eps)
 
     def forward(
-        self, x: Tensor, rotation: tuple[Tensor, Tensor], past: tuple[Tensor, Tensor] | None, mask: Tensor
+        self, x: Tensor, rotation: tuple[Tensor, Tensor], extend: Extend, mask: Tensor
     ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-        mixed, present = self.self_attn(self.input_layernorm(x), rotation, past, mask)
+        mixed, present = self.self_attn(self.input_layernorm(x), rotation, extend, mask)
         x = x + mixed
         return x + self.mlp(self.post_attention_layernorm(x)), present
 
@@ -153,6 +184,13 @@ class Policy(nn.Module):
         `valid` (bool, as `tokens`; default all True) marks real tokens; left padding is False. A token sees the
         valid slots up to its own; its position is the number of valid slots before it.
         """
+        hidden, cache = self.read(tokens, cache, valid)
+        return self.head(hidden), cache
+
+    def read(
+        self, tokens: Tensor, cache: KeyValueCache | None = None, valid: Tensor | None = None
+    ) -> tuple[Tensor, KeyValueCache]:
+        """`forward` without the last projection: hidden states `[rows, length, hidden_size]`, and the new cache."""
         length = tokens.shape[1]
         valid = torch.ones_like(tokens, dtype=torch.bool) if valid is None else valid
         known = valid if cache is None else torch.cat([cache.valid, valid], dim=1)
@@ -164,10 +202,18 @@ class Policy(nn.Module):
         x = self.model.embed_tokens(tokens)
         layers = []
         for index, layer in enumerate(self.model.layers):
-            x, present = layer(x, rotation, None if cache is None else cache.layers[index], mask)
+            extend: Extend = _as_they_are if cache is None else partial(cache.append, index)
+            x, present = layer(x, rotation, extend, mask)
             layers.append(present)
-        logits = F.linear(self.model.norm(x), self.model.embed_tokens.weight)
-        return logits, KeyValueCache(layers, known)
+        return self.model.norm(x), KeyValueCache(layers, known, None if cache is None else cache.buffers)
+
+    def head(self, hidden: Tensor) -> Tensor:
+        """Logits `[..., vocab]` of hidden states `[..., hidden_size]`."""
+        return F.linear(hidden, self.model.embed_tokens.weight)
+
+
+def _as_they_are(k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    return k, v
 
 
 @cache
@@ -186,18 +232,19 @@ def _rotate(x: Tensor, rotation: tuple[Tensor, Tensor]) -> Tensor:
     return x * cos + torch.cat([-second, first], dim=-1) * sin
 
 
-def response_logits(policy: Policy, prompts: Tensor, prompt_valid: Tensor, responses: Tensor) -> Tensor:
-    """Teacher-forced logits `[rows, length, vocab]` that predict each token of `responses` `[rows, length]`.
+def response_logits(policy: Policy, prompts: Tensor, prompt_valid: Tensor, responses: Tensor, mask: Tensor) -> Tensor:
+    """Teacher-forced logits `[n, vocab]` that predict the n tokens of `responses` where `mask` is True, row by row.
 
-    `prompts` and `prompt_valid` are `[rows / group, prompt_length]`, left-padded; rows of one group are adjacent.
+    `responses` and `mask` are `[rows, length]`; `prompts` and `prompt_valid` are `[rows / group, prompt_length]`,
+    left-padded; rows of one group are adjacent.
     """
-    logits, cache = policy(prompts, valid=prompt_valid)
+    hidden, cache = policy.read(prompts, valid=prompt_valid)
     group = responses.shape[0] // prompts.shape[0]
-    first: Tensor = logits[:, -1:].repeat_interleave(group, 0)
-    if responses.shape[1] == 1:
-        return first
-    rest, _ = policy(responses[:, :-1], cache.expand(group))
-    return torch.cat([first, rest], dim=1)
+    before = hidden[:, -1:].repeat_interleave(group, 0)
+    if responses.shape[1] > 1:
+        rest, _ = policy.read(responses[:, :-1], cache.expand(group))
+        before = torch.cat([before, rest], dim=1)
+    return policy.head(before[mask])
 
 
 def save_policy(policy: Policy, folder: Path) -> None:

@@ -2,10 +2,11 @@
 
 import math
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from tqdm import tqdm
 
@@ -16,23 +17,30 @@ from estr.embedded.tokenizer import ChatTokenizer
 WARM_UP = 50
 FINAL_SHARE = 0.05
 BETAS = (0.9, 0.98)
+Chat = Sequence[Mapping[str, str]]
 
 
 def pretrain(
     sizes: PolicySizes,
     settings: PretrainSettings,
     vocabulary: Sequence[str],
-    demonstrations: Sequence[tuple[str, str]],
+    demonstrations: Sequence[tuple[Chat, Chat]],
     folder: Path,
 ) -> float:
-    """Train on (prompt text, response text) pairs, save policy and tokenizer, return the final loss (nats/token)."""
+    """Train on (prompt, response) chats, save policy and tokenizer, return the final loss (nats/token).
+
+    A response holds assistant and tool messages; the loss is that of the assistant's tokens.
+    """
     torch.manual_seed(settings.seed)
     tokenizer = ChatTokenizer.from_words(vocabulary)
     policy = Policy(PolicyShape(vocab_size=len(tokenizer), **sizes.model_dump())).initialize(settings.seed)
     optimizer = torch.optim.AdamW(
         policy.parameters(), lr=settings.learning_rate, weight_decay=settings.weight_decay, betas=BETAS
     )
-    encoded = [(tokenizer.encode(p), [*tokenizer.encode(r), tokenizer.end_id]) for p, r in demonstrations]
+    encoded = [
+        (tokenizer.encode(tokenizer.render(prompt)), *tokenizer.encode_dialogue(response))
+        for prompt, response in demonstrations
+    ]
     rng = random.Random(f"pretrain/{settings.seed}")
     smoothed = math.nan
     bar = tqdm(range(settings.steps), desc="warm start", unit="step", disable=None)
@@ -51,15 +59,13 @@ def pretrain(
     return smoothed
 
 
-def _loss(policy: Policy, tokenizer: ChatTokenizer, pairs: Sequence[tuple[list[int], list[int]]]) -> Tensor:
-    """Mean negative log-likelihood of the responses, nats per token."""
-    prompts, valid = tokenizer.pad_left([prompt for prompt, _ in pairs])
-    longest = max(len(response) for _, response in pairs)
-    rows = [response + [tokenizer.pad_id] * (longest - len(response)) for _, response in pairs]
-    responses = torch.tensor(rows)
-    mask = torch.arange(longest) < torch.tensor([[len(response)] for _, response in pairs])
-    logprob = response_logits(policy, prompts, valid, responses).log_softmax(-1)
-    return -logprob.gather(-1, responses[..., None])[..., 0][mask].mean()
+def _loss(policy: Policy, tokenizer: ChatTokenizer, batch: Sequence[tuple[list[int], list[int], list[bool]]]) -> Tensor:
+    """Mean negative log-likelihood of the assistant's tokens, nats per token; rows are (prompt, response, own)."""
+    prompts, valid = tokenizer.pad_left([prompt for prompt, _, _ in batch])
+    longest = max(len(response) for _, response, _ in batch)
+    responses = torch.tensor([ids + [tokenizer.pad_id] * (longest - len(ids)) for _, ids, _ in batch])
+    mask = torch.tensor([own + [False] * (longest - len(own)) for _, _, own in batch])
+    return F.cross_entropy(response_logits(policy, prompts, valid, responses, mask), responses[mask])
 
 
 def _schedule(step: int, steps: int) -> float:

@@ -6,6 +6,7 @@ Every word, with the space before it, is an added token of the vocabulary: whate
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 
 import jinja2
@@ -16,14 +17,21 @@ from torch import Tensor
 from estr.errors import UserError
 
 PAD, START, END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
+UNKNOWN = "<unk>"
 CHAT_TEMPLATE = (
-    "{% for message in messages %}<|im_start|> {{ message['role'] }} {{ message['content'] }}<|im_end|>{% endfor %}"
+    "{% for message in messages %}"
+    "{% set content = message['content'] | trim %}"
+    "<|im_start|> {{ message['role'] }}{{ ' ' + content if content }}<|im_end|>"
+    "{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|> assistant{% endif %}"
 )
 
 
 class ChatTokenizer:
-    """Words to ids and back. `pad_id` fills, `end_id` closes a turn."""
+    """Words to ids and back. `pad_id` fills, `end_id` closes a turn.
+
+    A policy's own text is made of its words; of a tool's output, an unknown word becomes `<unk>`.
+    """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
@@ -31,13 +39,15 @@ class ChatTokenizer:
         vocabulary = sorted(tokenizer.get_vocab().items(), key=lambda item: item[1])
         self.pad_id, self.end_id = (tokenizer.get_vocab()[mark] for mark in (PAD, END))
         self._words = ["" if word in (PAD, START, END) else word for word, _ in vocabulary]
+        self._known = set(self._words)
+        self.tool_turn = cache(self._tool_turn)
 
     @classmethod
     def from_words(cls, words: Iterable[str]) -> "ChatTokenizer":
         """A tokenizer for the chat roles and `words`, in that order."""
         tokenizer = Tokenizer(models.BPE({}, []))
         tokenizer.add_special_tokens([AddedToken(mark, special=True) for mark in (PAD, START, END)])
-        listed = dict.fromkeys(["system", "user", "assistant", "tool", *words])
+        listed = dict.fromkeys(["system", "user", "assistant", "tool", UNKNOWN, *words])
         tokenizer.add_tokens([AddedToken(f" {word}", normalized=False) for word in listed])
         return cls(tokenizer)
 
@@ -54,6 +64,33 @@ class ChatTokenizer:
             raise UserError(f"text holds a word that the policy's vocabulary lacks: {text[:80]!r}")
         ids: list[int] = encoded.ids
         return ids
+
+    def _tool_turn(self, contents: tuple[str, ...]) -> tuple[int, ...]:
+        """What follows an assistant turn that called tools: their output, and the opening of the next turn."""
+        text = "".join(f"{START} tool{self._readable(content)}{END}" for content in contents)
+        return tuple(self.encode(f"{text}{START} assistant"))
+
+    def _readable(self, text: str) -> str:
+        return "".join(f" {word}" if f" {word}" in self._known else f" {UNKNOWN}" for word in text.split())
+
+    def encode_dialogue(self, messages: Sequence[Mapping[str, str]]) -> tuple[list[int], list[bool]]:
+        """A worked response of assistant and tool messages: its ids, and which of them the policy itself writes."""
+        ids: list[int] = []
+        own: list[bool] = []
+        tool_contents: list[str] = []
+        for message in messages:
+            if message["role"] == "tool":
+                tool_contents.append(message["content"])
+                continue
+            if ids:
+                between = self.tool_turn(tuple(tool_contents))
+                ids += between
+                own += [False] * len(between)
+                tool_contents = []
+            turn = [*self.encode(f" {message['content'].strip()}"), self.end_id]
+            ids += turn
+            own += [True] * len(turn)
+        return ids, own
 
     def decode(self, ids: Sequence[int]) -> str:
         """Text of a response; special tokens are left out."""

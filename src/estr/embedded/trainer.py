@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 
 import pyarrow as pa
 import torch
@@ -16,10 +17,11 @@ from tqdm import tqdm
 from estr.algorithm.advantage import group_normalized_advantage
 from estr.algorithm.objective import ObjectiveOutput, objective
 from estr.algorithm.rules import KeepRule
-from estr.algorithm.signals import TokenSignals, logprob_and_entropy
+from estr.algorithm.signals import TokenSignals, token_logprob
 from estr.algorithm.staleness import staleness
 from estr.config import RunConfig
 from estr.embedded.checkpoint import capture, load_state, restore, save_state
+from estr.embedded.dialogue import Dialogues
 from estr.embedded.interrupt import StopRequest
 from estr.embedded.policy import Policy, load_policy, response_logits, save_policy
 from estr.embedded.sampler import Rollout, sample
@@ -40,9 +42,9 @@ class Interrupted(Exception):
 
 @dataclass(frozen=True)
 class Batch:
-    """What one update consumes: problems (one per group), their rollout, rewards and advantages `[rows]`."""
+    """What one update consumes: a rollout with its dialogues, rewards and advantages `[rows]`."""
 
-    problems: list[Problem]
+    dialogues: Dialogues
     rollout: Rollout
     reward: Tensor
     advantage: Tensor
@@ -173,6 +175,7 @@ class Trainer:
         problems = [self.problems[index] for index in chosen]
         prompts, valid = self.tokenizer.pad_left([self.encoded[index] for index in chosen])
         plan = itinerary(target_version, stale.intra, stale.inter, self.task.response_tokens, rng)
+        dialogues = Dialogues(self.task, self.tokenizer, [p for p in problems for _ in range(settings.group)])
         rollout = sample(
             [(version, self.versions[version]) for version in plan.versions],
             plan.switch_at,
@@ -185,18 +188,20 @@ class Trainer:
             generator=torch.Generator().manual_seed(rng.getrandbits(63)),
             temperature=settings.temperature,
             on_switch=settings.on_switch,
+            reply=dialogues.reply,
         )
-        texts = [self.tokenizer.decode(row.tolist()) for row in rollout.tokens]
+        finals = dialogues.finals(rollout.tokens, rollout.mask)
         reward = torch.tensor(
-            [self.task.reward(text, problems[i // settings.group].ground_truth) for i, text in enumerate(texts)]
+            [self.task.reward(text, problems[i // settings.group].ground_truth) for i, text in enumerate(finals)]
         )
         groups = torch.arange(settings.prompts).repeat_interleave(settings.group)
-        return Batch(problems, rollout, reward, group_normalized_advantage(reward, groups))
+        return Batch(dialogues, rollout, reward, group_normalized_advantage(reward, groups))
 
     def _score(self, batch: Batch) -> TokenSignals:
         rollout = batch.rollout
-        logits = response_logits(self.policy, rollout.prompts, rollout.prompt_valid, rollout.tokens)
-        target, _ = logprob_and_entropy(logits, rollout.tokens, self.config.train.temperature)
+        logits = response_logits(self.policy, rollout.prompts, rollout.prompt_valid, rollout.tokens, rollout.mask)
+        logprob = token_logprob(logits, rollout.tokens[rollout.mask], self.config.train.temperature)
+        target = torch.zeros(rollout.mask.shape).masked_scatter(rollout.mask, logprob)
         return TokenSignals(
             behavior_logprob=rollout.logprob,
             target_logprob=target,
@@ -210,6 +215,7 @@ class Trainer:
         self, batch: Batch, signals: TokenSignals, output: ObjectiveOutput, target_version: int
     ) -> dict[str, float]:
         measured = staleness(signals.weight_version, signals.response_mask, target_version)
+        conversations = batch.dialogues.conversations
         mixed = batch.advantage.view(-1, self.config.train.group).ne(0).any(1)
         row = {
             "step": self.step,
@@ -217,6 +223,9 @@ class Trainer:
             "reward": float(batch.reward.mean()),
             "accuracy_groups_mixed": float(mixed.float().mean()),
             "response_length": float(signals.response_mask.sum(1).float().mean()),
+            "turns": fmean(conversation.turns for conversation in conversations),
+            "tool_calls": fmean(conversation.tool_calls.total() for conversation in conversations),
+            "tool_errors": fmean(conversation.tool_errors for conversation in conversations),
             "staleness_intra": float(measured.intra.float().mean()),
             "staleness_inter": float(measured.inter.float().mean()),
             "staleness_intra_max": float(measured.intra.max()),

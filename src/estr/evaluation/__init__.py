@@ -1,1 +1,1 @@
-"""Sampled accuracy on held-out problems, with intervals."""
+"""Sampled answers on held-out problems: engines, judging, accuracy with intervals, resumable runs."""

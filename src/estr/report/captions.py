@@ -1,4 +1,4 @@
-"""What the paper claims in each figure, and what our data show, computed from the plotted numbers."""
+"""What the paper claims in each figure, and what our data show, computed from the plotted numbers of each task."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -6,16 +6,26 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from estr.report.labels import display, is_matched, order
+from estr.report.labels import display, is_matched, order, task_name
 
 
 @dataclass(frozen=True)
 class Caption:
-    """A title, the paper's claim, and the function that says from the figure's CSV what our data show."""
+    """A title, the paper's claim, and what our data show: a function from the figure's CSV, of one task, to text."""
 
     title: str
     paper: str
-    measured: Callable[[pd.DataFrame], str]
+    say: Callable[[pd.DataFrame], str]
+
+    def measured(self, data: pd.DataFrame) -> list[str]:
+        """What the figure's CSV shows, a text per task."""
+        if "task" not in data:
+            return [self.say(data)]
+        texts = []
+        for task, rows in data.groupby("task", sort=False):
+            name = rows["title"].iloc[0] if "title" in rows else task_name(str(task))
+            texts.append(f"{name}: {self.say(rows)}")
+        return texts
 
 
 def _entropy_ratio(data: pd.DataFrame) -> str:
@@ -66,29 +76,34 @@ def _listed(values: pd.Series, spec: str) -> str:
 
 def _kl(data: pd.DataFrame) -> str:
     means = _last_quarter(data, "kl_to_behavior")
-    best = f"Smallest {_AMONG}: {display(str(_asynchronous(means).idxmin()))}."
-    return f"Mean over the last quarter, in 10⁻³ nats: {_listed(1000 * means, '.3g')}. {best}"
+    return f"Mean over the last quarter, in 10⁻³ nats: {_listed(1000 * means, '.3g')}.{_best('Smallest', -means)}"
+
+
+def _policy_entropy(data: pd.DataFrame) -> str:
+    last = _last_quarter(data, "entropy")
+    rows = data[(data["metric"] == "entropy") & (data["step"] <= max(1, 0.25 * data["step"].max()))]
+    first = rows.groupby("label")["raw"].mean()
+    changes = ", ".join(f"{display(str(label))} {first[label]:.3f} to {value:.3f}" for label, value in last.items())
+    return f"Mean of the first and of the last quarter, in nats: {changes}."
 
 
 def _reward(data: pd.DataFrame) -> str:
     means = _last_quarter(data, "reward")
-    best = f"Highest {_AMONG}: {display(str(_asynchronous(means).idxmax()))}."
-    return f"Mean over the last quarter: {_listed(means, '.3f')}. {best}"
+    return f"Mean over the last quarter: {_listed(means, '.3f')}.{_best('Highest', means)}"
 
 
-_AMONG = "of the asynchronous methods at published thresholds"
-
-
-def _asynchronous(means: pd.Series) -> pd.Series:
-    """Without sync and without the matched-budget variants; all of them if nothing else was run."""
+def _best(what: str, means: pd.Series) -> str:
+    """The label with the largest mean, sync and the matched-budget variants left out."""
     chosen = means[[not is_matched(label) and label != "sync" for label in means.index]]
-    return chosen if len(chosen) else means
+    if chosen.empty:
+        return ""
+    return f" {what} of the asynchronous methods at published thresholds: {display(str(chosen.idxmax()))}."
 
 
 def _masking(data: pd.DataFrame) -> str:
     masked = data[data["metric"] == "masked_fraction"].groupby("label")["raw"].mean()
     masked = masked.reindex(sorted(masked.index, key=order))
-    text = f"Masked over all steps, in %: {_listed(100 * masked, '.3g')}."
+    text = f"Masked over all steps, in %: {_listed(100 * masked, '.3g') or 'no method that masks'}."
     others = masked[[label != "estr" and not is_matched(label) for label in masked.index]]
     if masked.get("estr", 0) > 0 and len(others):
         ratios = _range(others / masked["estr"])
@@ -117,30 +132,41 @@ CAPTIONS = {
     "fig01_entropy_ratio": Caption(
         "Figure 1: entropy and ratio scale",
         "The per-bin mean |δ| grows with entropy. A fixed threshold admits low-entropy noise (red) and clips "
-        "high-entropy exploration (blue); the entropy-scaled boundary separates them.",
+        "high-entropy exploration (blue); the entropy-scaled boundary separates them. The paper shows BrowseComp-Plus.",
         _entropy_ratio,
     ),
     "fig03_version_switch": Caption(
         "Figure 3: version switch",
-        "Entropy and |δ| spike together at a version switch, while the standardized deviation z stays bounded (Eq. 4).",
+        "Entropy and |δ| spike together at a version switch, while the standardized deviation z stays bounded "
+        "(Eq. 4). The paper shows BrowseComp-Plus.",
         _version_switch,
+    ),
+    "fig05a_entropy": Caption(
+        "Figure 5a: policy entropy",
+        "On BrowseComp-Plus ESTR's entropy rises steadily. On GSM8K (Figure 14a) IcePop's and vanilla async's spike "
+        "and ESTR's stays low and stable; on DAPO-Math (Figure 15b) vanilla async's rises sharply, IcePop's and KPop's "
+        "fall towards zero and ESTR's rises gradually.",
+        _policy_entropy,
     ),
     "fig05b_kl": Caption(
         "Figure 5b: KL to the behavior policy",
-        "ESTR has the best train-inference consistency: the smallest KL between rollout and target policy "
-        "(the paper shows BrowseComp-Plus).",
+        "ESTR has the best train-inference consistency: the smallest KL between rollout and target policy. "
+        "The paper shows BrowseComp-Plus only.",
         _kl,
     ),
     "fig07_reward": Caption(
-        "Figure 7: training reward",
-        "Vanilla async collapses early and for good; IcePop and KPop plateau at a lower reward; ESTR "
-        "improves throughout and ends highest of the asynchronous methods.",
+        "Figures 6, 7 and 12d: training reward",
+        "On GSM8K (Figure 6) IcePop and KPop drop irreversibly within a few hundred steps and ESTR ends highest of the "
+        "asynchronous methods. On DAPO-Math (Figure 7) vanilla async collapses early and for good, IcePop and KPop "
+        "plateau at a lower reward and ESTR improves throughout. On BrowseComp-Plus (Figure 12d) ESTR ends highest, "
+        "vanilla async lowest. The validation accuracy of Figure 4 has no counterpart here: we evaluate at the end.",
         _reward,
     ),
     "fig08_masking": Caption(
         "Figure 8: masked fraction and ratio deviation",
-        "ESTR masks the fewest tokens, about an order of magnitude below the fixed-threshold rules, and "
-        "keeps the lowest and steadiest ratio deviation.",
+        "ESTR masks the fewest tokens, about an order of magnitude below the fixed-threshold rules, and keeps the "
+        "lowest and steadiest ratio deviation (DAPO-Math). On GSM8K (Figure 14b) IcePop's masked fraction drifts up "
+        "by orders of magnitude.",
         _masking,
     ),
     "stability_edge": Caption(

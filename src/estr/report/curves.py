@@ -1,10 +1,12 @@
-"""Training curves per method: KL to the behavior policy, reward, masked fraction and ratio deviation.
+"""Training curves per method and task: policy entropy, KL to the behavior policy, reward, masking, ratio deviation.
 
 Lines are exponential moving averages (weight EMA_ALPHA on the new step) per seed, then the mean over seeds;
 bands are mean ± standard deviation over seeds; faint behind them stands the unsmoothed mean over seeds.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -18,19 +20,37 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from estr.errors import UserError
 from estr.report import style
-from estr.report.labels import KEEP_ALL_METHODS, display, is_matched, order, split_label
-from estr.report.runs import RunResult, load_runs
+from estr.report.labels import KEEP_ALL_METHODS, display, is_matched, judged, order, split_label, task_name
+from estr.report.runs import RunResult, by_task, load_runs
 
 EMA_ALPHA = 0.15
 AXIS_LABEL = {
     "reward": "training reward",
+    "entropy": "policy entropy (nats)",
     "kl_to_behavior": "KL to behavior policy (nats)",
     "masked_fraction": "masked fraction",
     "ratio_deviation": "ratio deviation |r - 1|",
 }
-COLUMN_TITLE = {False: "published thresholds", True: "matched masking budget"}
+VARIANT_TITLE = {False: "published thresholds", True: "matched budget"}
 MARKERS_PER_LINE = 6
 MAX_DECADES = 6
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One set of axes: a metric of one task, at published thresholds or at the matched budget."""
+
+    task: str
+    metric: str
+    matched: bool
+
+
+Grid = list[list[Panel | None]]
+
+
+def fig05a_entropy(run_dirs: Sequence[Path], out_stem: Path) -> None:
+    """Mean behavior entropy (nats) over steps."""
+    _draw(load_runs(run_dirs), ["entropy"], out_stem)
 
 
 def fig05b_kl(run_dirs: Sequence[Path], out_stem: Path) -> None:
@@ -39,8 +59,13 @@ def fig05b_kl(run_dirs: Sequence[Path], out_stem: Path) -> None:
 
 
 def fig07_reward(run_dirs: Sequence[Path], out_stem: Path) -> None:
-    """Training reward over steps."""
-    _draw(load_runs(run_dirs), ["reward"], out_stem)
+    """Training reward over steps; panels name the judge where the benchmark asks for one."""
+    runs = load_runs(run_dirs)
+    titles = {}
+    for task, chosen in by_task(runs).items():
+        evaluation = chosen[0].read_evaluation()
+        titles[task] = judged(task, evaluation.rule, evaluation.judge)
+    _draw(runs, ["reward"], out_stem, titles)
 
 
 def fig08_masking(run_dirs: Sequence[Path], out_stem: Path) -> None:
@@ -52,18 +77,19 @@ def fig08_masking(run_dirs: Sequence[Path], out_stem: Path) -> None:
 
 
 def curve_data(runs: Sequence[RunResult], metrics: Sequence[str]) -> pd.DataFrame:
-    """Curves over steps: metric, label, step, n_seeds, raw, mean, sd (over seeds, NaN for one seed)."""
+    """Curves over steps: task, metric, label, step, n_seeds, raw, mean, sd (over seeds, NaN for one seed)."""
     parts = []
-    for metric in metrics:
-        for label in sorted({run.label for run in runs}, key=order):
+    for (task, chosen), metric in product(by_task(runs).items(), metrics):
+        for label in sorted({run.label for run in chosen}, key=order):
             if metric == "masked_fraction" and split_label(label)[0] in KEEP_ALL_METHODS:
                 continue
-            seeds = [run.metrics.set_index("step")[metric] for run in runs if run.label == label]
+            seeds = [run.metrics.set_index("step")[metric] for run in chosen if run.label == label]
             raw = pd.concat(seeds, axis=1)
             smooth = raw.ewm(alpha=EMA_ALPHA).mean()
             parts.append(
                 pd.DataFrame(
                     {
+                        "task": task,
                         "metric": metric,
                         "label": label,
                         "step": raw.index,
@@ -77,53 +103,89 @@ def curve_data(runs: Sequence[RunResult], metrics: Sequence[str]) -> pd.DataFram
     return pd.concat(parts, ignore_index=True)
 
 
-def _draw(runs: Sequence[RunResult], metrics: Sequence[str], out_stem: Path) -> None:
-    """A row of panels per metric, a column per set of thresholds; one set alone lies side by side."""
+def _draw(
+    runs: Sequence[RunResult], metrics: Sequence[str], out_stem: Path, titles: dict[str, str] | None = None
+) -> None:
     data = curve_data(runs, metrics)
+    if titles:
+        data.insert(1, "title", data["task"].map(titles))
     style.save_data(data, out_stem)
-    columns = sorted({is_matched(label) for label in data["label"]})
+    grid = panel_grid(data, metrics)
     with style.look():
-        fig, axes = _panels(len(metrics), len(columns))
+        fig, axes = _axes(grid)
         handles: dict[str, Line2D] = {}
-        for row, metric in enumerate(metrics):
-            for column, matched in enumerate(columns):
-                ax = axes[row, column]
-                shown = [label for label in data["label"].unique() if _shown(label, matched)]
-                panel = data[(data["metric"] == metric) & data["label"].isin(shown)]
-                handles |= _curves(ax, panel)
-                _scale_axis(ax, metric, data[data["metric"] == metric])
-                if len(columns) > 1 and row == 0:
-                    ax.set_title(COLUMN_TITLE[matched])
-                if column == 0 or len(columns) == 1:
-                    ax.set_ylabel(AXIS_LABEL[metric])
-                if row == axes.shape[0] - 1 or len(columns) == 1:
-                    ax.set_xlabel("training step")
+        for row, column in product(range(len(grid)), range(len(grid[0]))):
+            ax, panel = axes[row, column], grid[row][column]
+            if panel is None:
+                ax.set_axis_off()
+                continue
+            rows = data[(data["task"] == panel.task) & (data["metric"] == panel.metric)]
+            handles |= _curves(ax, rows[[_shown(label, panel.matched) for label in rows["label"]]])
+            _scale_axis(ax, panel.metric, rows)
+            _name_axes(ax, panel, row, column, grid, (titles or {}).get(panel.task, task_name(panel.task)))
         ordered = sorted(handles, key=order)
-        per_row = 3 if axes.size == 1 else 6 if len(columns) == 1 else 5
         fig.legend(
             [handles[label] for label in ordered],
             [display(label) for label in ordered],
             loc="outside upper center",
-            ncols=min(per_row, len(ordered)),
+            ncols=min(3 if axes.size == 1 else 5 if len(ordered) > 6 else 6, len(ordered)),
         )
         style.add_footer(fig, f"{style.scale_line(runs)} · EMA weight {EMA_ALPHA}")
         style.save(fig, out_stem)
 
 
-def _panels(n_metrics: int, n_columns: int) -> tuple[Figure, np.ndarray]:
-    if n_columns == 1:
-        width = style.SINGLE if n_metrics == 1 else style.DOUBLE
-        fig, axes = plt.subplots(1, n_metrics, figsize=(width, 2.6), squeeze=False)
-        return fig, axes.T
-    height = 2.7 if n_metrics == 1 else 4.4
-    fig, axes = plt.subplots(
-        n_metrics, n_columns, figsize=(style.DOUBLE, height), sharex=True, sharey="row", squeeze=False
-    )
+def panel_grid(data: pd.DataFrame, metrics: Sequence[str]) -> Grid:
+    """Panels in rows and columns, None where a task has no curve: no matched-budget run, or nothing that masks.
+
+    A row per task and in it a column per metric and variant; one task alone has a row per metric instead, and what
+    would be a single column lies side by side.
+    """
+    tasks = list(dict.fromkeys(data["task"]))
+    variants = sorted({is_matched(label) for label in data["label"]})
+    curves = set(zip(data["task"], data["metric"], map(is_matched, data["label"]), strict=True))
+    rows = [
+        [
+            Panel(task, metric, variant) if (task, metric, variant) in curves else None
+            for metric in group
+            for variant in variants
+        ]
+        for task in tasks
+        for group in ([[metric] for metric in metrics] if len(tasks) == 1 else [metrics])
+    ]
+    return [[row[0] for row in rows]] if len(rows[0]) == 1 else rows
+
+
+def _axes(grid: Grid) -> tuple[Figure, np.ndarray]:
+    """Axes of the grid; those of one task and metric share their value axis."""
+    rows, columns = len(grid), len(grid[0])
+    size = (style.SINGLE if columns == 1 else style.DOUBLE, 2.6 if rows == 1 else 0.8 + 1.8 * rows)
+    fig, axes = plt.subplots(rows, columns, figsize=size, squeeze=False)
+    for row, column in product(range(rows), range(1, columns)):
+        panel, left = grid[row][column], grid[row][column - 1]
+        if panel and left and (panel.task, panel.metric) == (left.task, left.metric):
+            axes[row, column].sharey(axes[row, column - 1])
+            axes[row, column].tick_params(which="both", labelleft=False)
     return fig, axes
 
 
+def _name_axes(ax: Axes, panel: Panel, row: int, column: int, grid: Grid, task: str) -> None:
+    """The task over the first panel of its row, the variant over the columns, labels where they change."""
+    left = grid[row][column - 1] if column else None
+    if left is None or left.task != panel.task:
+        ax.set_title(task, loc="left", fontweight="bold")
+    if row == 0 and len({other.matched for line in grid for other in line if other}) > 1:
+        ax.set_title(VARIANT_TITLE[panel.matched] + "\n", loc="center")
+    if left is None or left.metric != panel.metric:
+        ax.set_ylabel(AXIS_LABEL[panel.metric])
+    below = grid[row + 1][column] if row + 1 < len(grid) else None
+    if below is None:
+        ax.set_xlabel("training step")
+    elif below.task == panel.task:
+        ax.tick_params(labelbottom=False)
+
+
 def _shown(label: str, matched: bool) -> bool:
-    """The matched column repeats sync, async and ESTR, to which the matched variants are compared."""
+    """The matched panel repeats sync, async and ESTR, to which the matched variants are compared."""
     return is_matched(label) == matched or (matched and label in (*KEEP_ALL_METHODS, "estr"))
 
 
@@ -149,13 +211,13 @@ def _curves(ax: Axes, panel: pd.DataFrame) -> dict[str, Line2D]:
 
 
 def _scale_axis(ax: Axes, metric: str, curves: pd.DataFrame) -> None:
-    """Linear for rewards, logarithmic for the rest; the masked fraction's goes on to zero.
+    """Linear for rewards and entropies, logarithmic for the rest; the masked fraction's goes on to zero.
 
-    curves: all of the row's panels, which share the axis.
+    curves: those of all panels that share the axis.
     """
     ax.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True, steps=[1, 2, 5, 10]))
     drawn = curves.loc[curves["mean"] > 0, "mean"]
-    if metric == "reward" or drawn.empty:
+    if metric in ("reward", "entropy") or drawn.empty:
         return
     lowest = max(drawn.min(), drawn.max() / 10.0**MAX_DECADES)
     if metric == "masked_fraction":

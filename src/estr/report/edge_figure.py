@@ -8,7 +8,7 @@ import pandas as pd
 
 from estr.errors import UserError
 from estr.report import style
-from estr.report.runs import FIRST_STEPS, RunResult, load_runs
+from estr.report.runs import FIRST_STEPS, RunResult, by_task, load_runs
 
 PROBE = "probe_estr_masked_fraction"
 WINDOW = 10
@@ -82,7 +82,13 @@ def edge_scan(runs: Sequence[RunResult]) -> pd.DataFrame:
     `reward_first` is that of the first step, sampled by the warm start; `reward_max` and `reward_last` are the highest
     and the last mean over `WINDOW` steps. A run collapsed if its last mean is below `COLLAPSE_SHARE` of the larger of
     the other two: a run that falls at once has collapsed as well.
+
+    Raises:
+        UserError: runs of several tasks, or one that lacks the diagnostic.
     """
+    tasks = list(by_task(runs))
+    if len(tasks) > 1:
+        raise UserError(f"the stability edge compares the runs of one task, got {', '.join(tasks)}")
     rows = []
     for run in runs:
         if PROBE not in run.metrics:

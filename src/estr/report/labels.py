@@ -1,16 +1,67 @@
-"""Names and display order of methods and of their variants.
+"""Names and display order of tasks, methods and their variants.
 
 A run's label is ``method[__key=value...]``; the variant at the matched masking budget is
 ``method__thresholds=matched``. Every table, legend and list takes its names and its order from here.
 """
 
+from collections.abc import Sequence
+
 from estr.config import load_method
+from estr.evaluation.judge import ExactMatchJudge
+
+TASKS = {
+    "browsecomp_plus": "BrowseComp-Plus",
+    "gsm8k": "GSM8K",
+    "dapo_math": "DAPO-Math (AIME)",
+    "search_r1": "Search-R1",
+}
+"""Display names in the order of the paper's Table 1; other tasks follow by their own name."""
 
 METHODS = ("sync", "async", "icepop", "kpop", "m2po", "estr")
 """The paper's methods in display order; others follow by name."""
 
 MATCHED = "thresholds=matched"
 KEEP_ALL_METHODS = ("sync", "async")
+EXACT_MATCH_RULE = "browsecomp_plus_exact"
+EXACT_MATCH = "exact match, no judge model"
+PAPER_SCALE = "paper"
+
+
+def task_name(task: str) -> str:
+    """Name shown to the reader, e.g. ``BrowseComp-Plus``."""
+    return TASKS.get(task, task)
+
+
+def task_order(task: str) -> tuple[int, str]:
+    """Sort key: the order of the paper's Table 1, then by name."""
+    return (list(TASKS).index(task) if task in TASKS else len(TASKS)), task
+
+
+def benchmarks(tasks: Sequence[str], scale: str) -> str:
+    """What was run: ``GSM8K`` at paper scale, below it ``laptop counterpart of GSM8K``; several are listed."""
+    names = [task_name(task) for task in tasks]
+    text = " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
+    if scale == PAPER_SCALE:
+        return text
+    return f"laptop {'counterpart' if len(names) == 1 else 'counterparts'} of {text}"
+
+
+def judge_name(rule: str, judge: str | None) -> str | None:
+    """Who judged where the benchmark asks for a judge model: the model, or exact match in its place."""
+    if judge == ExactMatchJudge.label or (judge is None and rule == EXACT_MATCH_RULE):
+        return EXACT_MATCH
+    return f"judge {judge}" if judge else None
+
+
+def judged(task: str, rule: str, judge: str | None) -> str:
+    """The task's name, with its judge where there is one."""
+    name = judge_name(rule, judge)
+    return f"{task_name(task)} ({name})" if name else task_name(task)
+
+
+def scored_by(rule: str, version: int, judge: str | None) -> str:
+    """Everything that decided what is correct, e.g. ``rule gsm8k_strict v1``."""
+    return ", ".join(filter(None, (judge_name(rule, judge), f"rule {rule} v{version}")))
 
 
 def split_label(label: str) -> tuple[str, tuple[str, ...]]:

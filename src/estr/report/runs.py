@@ -1,4 +1,4 @@
-"""Load the files of finished runs: run.json, metrics.parquet, tokens.parquet, evaluation.json.
+"""Load the files of finished runs: run.json, metrics.parquet, tokens.parquet (evaluation.json: `evaluations`).
 
 The folders to read come in by argument; nothing is searched for. A file that is missing, truncated or
 in disagreement with its neighbours is a `UserError` that names it.
@@ -10,14 +10,13 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from estr.errors import UserError
 from estr.provenance import read_json
-from estr.report.labels import order
+from estr.report.evaluations import Evaluation, read_evaluation
+from estr.report.labels import order, task_order
 
-WithInterval = tuple[float, float, float]
 FIRST_STEPS = 50  # the early part of a run that tables report by itself, as the paper does
 RUN_FIELDS: dict[str, type | tuple[type, ...]] = {
     "run_id": str,
@@ -44,24 +43,12 @@ METRIC_COLUMNS = (
     "response_tokens",
     "ratio_deviation",
     "kl_to_behavior",
+    "entropy",
 )
 TOKEN_COLUMNS = (
-    *("step", "position", "weight_version", "switch_offset"),
+    *("step", "sequence", "position", "weight_version", "switch_offset"),
     *("behavior_logprob", "target_logprob", "entropy"),
 )
-
-
-@dataclass(frozen=True)
-class Evaluation:
-    """Final evaluation of a run: how many of k samples of each problem were correct.
-
-    correct: int64 [problems], 0..k. warm_start: (value, low, high) of avg@k and pass@k before training,
-    fractions 0..1.
-    """
-
-    k: int
-    correct: np.ndarray
-    warm_start: tuple[WithInterval, WithInterval]
 
 
 @dataclass(frozen=True)
@@ -93,22 +80,8 @@ class RunResult:
         return format_thresholds(self.rule)
 
     def read_evaluation(self) -> Evaluation:
-        """Read evaluation.json and check its summary against the per-problem counts."""
-        path = self.path / "evaluation.json"
-        record = read_json(path)
-        try:
-            k, counts = record["k"], record["per_problem_correct"]
-            warm = record["warm_start"]
-            average, passed = (_with_interval(warm, metric) for metric in (f"avg@{k}", f"pass@{k}"))
-            correct = np.asarray(counts, dtype=np.int64)
-            recorded = float(record[f"avg@{k}"])
-        except (KeyError, TypeError, ValueError) as error:
-            raise UserError(f"{path}: field {error} is missing or malformed; evaluate the run again") from error
-        if correct.ndim != 1 or correct.size == 0 or correct.min() < 0 or correct.max() > k:
-            raise UserError(f"{path}: per_problem_correct must be a non-empty list of counts between 0 and {k}")
-        if abs(correct.mean() / k - recorded) > 1e-6:
-            raise UserError(f"{path}: avg@{k} is {recorded}, its per-problem counts give {correct.mean() / k}")
-        return Evaluation(k, correct, (average, passed))
+        """Read evaluation.json, checked against itself."""
+        return read_evaluation(self.path / "evaluation.json")
 
     def read_tokens(self) -> pd.DataFrame:
         """Read the sampled tokens; adds log_ratio = target_logprob - behavior_logprob (nats, Eq. 7)."""
@@ -119,23 +92,30 @@ class RunResult:
 
 
 def load_runs(run_dirs: Sequence[Path]) -> list[RunResult]:
-    """Load runs of one scale and one task, sorted in display order and by seed.
+    """Load runs of one scale, sorted by task and method in display order and by seed.
 
     Raises:
-        UserError: no run, an unreadable or unfinished one, two of the same label and seed, or mixed scales or
-        tasks.
+        UserError: no run, an unreadable or unfinished one, two of the same task, label and seed, or mixed scales.
     """
-    runs = sorted((load_run(Path(path)) for path in run_dirs), key=lambda run: (*order(run.label), run.seed))
+    runs = [load_run(Path(path)) for path in run_dirs]
+    runs.sort(key=lambda run: (task_order(run.task), order(run.label), run.seed))
     if not runs:
         raise UserError("no run folders were given; name at least one results/<scale>/runs/<task>/<label>/seed<N>")
-    for field in ("scale", "task"):
-        values = sorted({getattr(run, field) for run in runs})
-        if len(values) > 1:
-            raise UserError(f"runs of several {field}s cannot share a table or figure: {', '.join(values)}")
+    scales = sorted({run.scale for run in runs})
+    if len(scales) > 1:
+        raise UserError(f"runs of several scales cannot share a table or figure: {', '.join(scales)}")
     for first, second in pairwise(runs):
-        if (first.label, first.seed) == (second.label, second.seed):
-            raise UserError(f"{first.path} and {second.path} are the same run ({first.label}, seed {first.seed})")
+        if (first.task, first.label, first.seed) == (second.task, second.label, second.seed):
+            raise UserError(
+                f"{first.path} and {second.path} are the same run ({first.task}, {first.label}, seed {first.seed})"
+            )
     return runs
+
+
+def by_task(runs: Sequence[RunResult]) -> dict[str, list[RunResult]]:
+    """The runs of each task, tasks in display order."""
+    tasks = sorted({run.task for run in runs}, key=task_order)
+    return {task: [run for run in runs if run.task == task] for task in tasks}
 
 
 def load_run(path: Path) -> RunResult:
@@ -170,11 +150,6 @@ def format_thresholds(rule: dict[str, Any]) -> str:
         for name, value in rule.items()
         if name not in ("name", "achieved")
     )
-
-
-def _with_interval(record: dict[str, Any], metric: str) -> WithInterval:
-    low, high = record[f"{metric}_ci"]
-    return float(record[metric]), float(low), float(high)
 
 
 def _read_parquet(path: Path, columns: Sequence[str]) -> pd.DataFrame:

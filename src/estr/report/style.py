@@ -4,6 +4,7 @@ Published thresholds are drawn solid with filled markers, matched-budget variant
 and hollow. Colours are Okabe and Ito's, which stay apart for colour-blind readers.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -94,7 +95,7 @@ def line_style(label: str) -> dict[str, Any]:
 
 def scale_line(runs: Sequence[RunResult]) -> str:
     """What every figure says at its foot, e.g. ``laptop scale · 3 seeds · embedded engine``."""
-    counts = sorted({sum(other.label == run.label for other in runs) for run in runs})
+    counts = sorted(Counter((run.task, run.label) for run in runs).values())
     seeds = "-".join(str(count) for count in dict.fromkeys((counts[0], counts[-1])))
     engines = sorted({run.engine for run in runs})
     return f"{runs[0].scale} scale · {seeds} {'seed' if seeds == '1' else 'seeds'} · {', '.join(engines)} engine"

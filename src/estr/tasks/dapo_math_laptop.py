@@ -7,16 +7,14 @@ One running total per step, then the answer on DAPO-Math's terms (`Answer: ...`,
 Train and evaluation problems never overlap: a problem belongs to the split that the hash of its text names.
 """
 
-import hashlib
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from estr.errors import UserError
-from estr.tasks.answers import dapo_answer
-from estr.tasks.base import Problem
-
-DRAWS_PER_PROBLEM = 200
+from estr.scoring import ScoringRule, scoring_rule
+from estr.tasks.base import Message, Problem
+from estr.tasks.laptop import draw_distinct
+from estr.tools.conversation import Limits
 
 
 @dataclass(frozen=True)
@@ -34,45 +32,42 @@ class DapoMathLaptop:
     skip_rate: float = 0.12
     slip_rate: float = 0.03
 
-    name: str = "dapo_math"
-    version: int = 1
+    name: str = field(default="dapo_math", init=False)
+    version: int = field(default=2, init=False)
+    limits: Limits = field(default=Limits(turns=1, tool_output_tokens=0), init=False)
+
+    @property
+    def rule(self) -> ScoringRule:
+        return scoring_rule("dapo_math")
+
+    def toolbox(self, problem: Problem) -> None:
+        """None: a single turn without tools."""
 
     @property
     def response_tokens(self) -> int:
         return 2 * self.steps + 3
 
     def problems(self, split: str, count: int, seed: int) -> list[Problem]:
-        rng = random.Random(f"{self.name}/{split}/{seed}")
-        texts: dict[str, int] = {}
-        for _ in range(DRAWS_PER_PROBLEM * count):
-            if len(texts) == count:
-                break
-            text, answer = self._chain(rng)
-            if _split_of(text) == split:
-                texts.setdefault(text, answer)
-        if len(texts) < count:
-            raise UserError(
-                f"{self.name}: chains of {self.steps} steps give only {len(texts)} of {count} {split} problems"
-            )
         return [
             Problem(
                 prompt=({"role": "user", "content": text},),
-                ground_truth=str(answer),
+                ground_truth=answer,
                 data_source="dapo_math_laptop",
                 ability="math",
                 split=split,
                 index=index,
+                question=text,
             )
-            for index, (text, answer) in enumerate(texts.items())
+            for index, (text, answer) in enumerate(draw_distinct(self.name, self._chain, split, count, seed))
         ]
 
     def reward(self, response: str, ground_truth: str) -> float:
-        return float(dapo_answer(response) == ground_truth)
+        return float(self.rule.score(response, ground_truth).correct)
 
     def vocabulary(self) -> Sequence[str]:
         return [str(number) for number in range(self.largest_total + 1)] + ["+", "-", "=", "Answer:"]
 
-    def demonstration(self, problem: Problem, rng: random.Random) -> str:
+    def demonstration(self, problem: Problem, rng: random.Random) -> list[Message]:
         words = problem.prompt[-1]["content"].split()
         total, written = int(words[0]), []
         for sign, term in zip(words[1::2], words[2::2], strict=True):
@@ -81,10 +76,10 @@ class DapoMathLaptop:
             if rng.random() < self.slip_rate:
                 total += rng.choice((-2, -1, 1, 2))
             total = min(max(total, 0), self.largest_total)
-            written.append(f" = {total}")
-        return "".join(written) + f" Answer: {total}"
+            written.append(f"= {total}")
+        return [{"role": "assistant", "content": " ".join([*written, f"Answer: {total}"])}]
 
-    def _chain(self, rng: random.Random) -> tuple[str, int]:
+    def _chain(self, rng: random.Random) -> tuple[str, str]:
         total = rng.randint(1, self.largest_term)
         text = str(total)
         for _ in range(self.steps):
@@ -92,8 +87,4 @@ class DapoMathLaptop:
             term = rng.choice([t for t in choices if 0 <= total + t <= self.largest_total])
             total += term
             text += f" {'+' if term > 0 else '-'} {abs(term)}"
-        return text, total
-
-
-def _split_of(text: str) -> str:
-    return "eval" if hashlib.sha256(text.encode()).digest()[0] < 26 else "train"
+        return text, str(total)

@@ -1,102 +1,20 @@
-"""`estr`: every stage of the reproduction as a command. The workflow calls these; so may you."""
+"""The stages of the reproduction as commands. The workflow calls these; so may you."""
 
-import ctypes
 import itertools
-import logging
 import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import click
 
-from estr.config import (
-    Deviations,
-    StudyConfig,
-    configs_folder,
-    expand,
-    load_experiment,
-    parse,
-    read_yaml,
-    resolve,
-)
+from estr.cli.group import PATH, artifact_options, fail, main, scale_options
+from estr.config import Deviations, StudyConfig, configs_folder, expand, load_experiment, parse, read_yaml, resolve
 from estr.errors import UserError
-from estr.layout import Layout, existing
+from estr.layout import PAPER, Layout, existing
 
 INTERRUPTED = 130
 WARM_START = "warm_start"
-
-
-class _Commands(click.Group):
-    """Turns the mistakes a user can make into one line and exit code 2, everything foreseeable else into 1."""
-
-    def invoke(self, ctx: click.Context) -> Any:
-        try:
-            return super().invoke(ctx)
-        except UserError as error:
-            _fail(str(error), 2)
-        except ModuleNotFoundError as error:
-            package = (error.name or "?").partition(".")[0]
-            _fail(f"the package {package!r} is not installed: run `make setup`", 1)
-        except OSError as error:
-            _fail(f"{error.filename or 'file system'}: {error.strerror or error}", 1)
-        except Exception as error:
-            if type(error).__module__.partition(".")[0] != "mlflow":
-                raise
-            _fail(f"MLflow: {str(error).splitlines()[0]}", 1)
-
-
-def _fail(message: str, code: int) -> None:
-    click.echo(f"estr: error: {message}", err=True)
-    sys.exit(code)
-
-
-def _scale(command: Callable[..., Any]) -> Callable[..., Any]:
-    command = click.option("--scale", default="laptop", show_default=True, help="a file of configs/scales/")(command)
-    return click.option(
-        "--results",
-        type=click.Path(path_type=Path),
-        default=Path("results"),
-        show_default=True,
-        help="folder of runs and tables",
-    )(command)
-
-
-def _artifacts(command: Callable[..., Any]) -> Callable[..., Any]:
-    path = click.Path(path_type=Path)
-    command = click.option("--figure", "figures", multiple=True, type=path, help="a figure's .png")(command)
-    return click.option("--table", "tables", multiple=True, type=path, help="a table's .csv")(command)
-
-
-@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
-@click.version_option(package_name="estr")
-def main() -> None:
-    """Reproduce *Entropy-Scaled Trust Regions for Asynchronous RL*, stage by stage.
-
-    `snakemake all` runs every stage in order. By hand, for one run:
-
-    \b
-      estr data prepare dapo_math
-      estr pretrain dapo_math
-      estr evaluate dapo_math warm_start
-      estr train dapo_math estr --seed 0
-      estr evaluate dapo_math estr --seed 0
-
-    A run's label is a method with optional overrides: `estr__tau=1.0__inter=20`, `icepop__thresholds=matched`.
-    """
-    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
-    _prepare_process()
-
-
-def _prepare_process() -> None:
-    """One thread per job, and freed memory stays with the process (glibc): half the time of a step is page faults."""
-    os.environ.setdefault("OMP_NUM_THREADS", "1")
-    os.environ.setdefault("MPLBACKEND", "Agg")
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt:
-        for option in (-1, -3):  # M_TRIM_THRESHOLD, M_MMAP_THRESHOLD
-            mallopt(option, 1 << 30)
 
 
 @main.group()
@@ -106,9 +24,38 @@ def data() -> None:
 
 @data.command("prepare")
 @click.argument("task")
-@_scale
-def data_prepare(task: str, scale: str, results: Path) -> None:
-    """Write the train, evaluation and demonstration sets of TASK, with counts and hashes."""
+@click.option("--from", "source", type=PATH, help="folder with local copies of the published data sets")
+@click.option(
+    "--oracle/--calculator",
+    default=True,
+    show_default=True,
+    help="gsm8k: verl's answer-checking tool (the paper's setting), or a calculator",
+)
+@click.option("--get-document", is_flag=True, help="browsecomp_plus: offer get_document beside search")
+@click.option("--corpus/--no-corpus", default=None, help="documents to search [default: browsecomp_plus only]")
+@scale_options
+def data_prepare(
+    task: str,
+    source: Path | None,
+    oracle: bool,
+    get_document: bool,
+    corpus: bool | None,
+    scale: str,
+    results: Path,
+) -> None:
+    """Write the train and evaluation sets of TASK, with counts and hashes.
+
+    At scale `paper` these are the published benchmarks, from the Hugging Face Hub or from copies (--from); the other
+    options are theirs. At every other scale it is the laptop counterpart, with demonstrations for the warm start.
+    """
+    folder = Layout(results, scale).data(task)
+    if scale == PAPER:
+        from estr.data.benchmarks import prepare_benchmark
+
+        prepare_benchmark(task, folder, source, oracle=oracle, get_document=get_document, corpus=corpus)
+        return
+    if source is not None:
+        raise UserError(f"--from is for the published data sets: add --scale {PAPER}")
     from estr.stages import prepare_data
 
     prepare_data(Layout(results, scale), resolve(scale, task, "sync", 0))
@@ -116,7 +63,7 @@ def data_prepare(task: str, scale: str, results: Path) -> None:
 
 @main.command()
 @click.argument("task")
-@_scale
+@scale_options
 def pretrain(task: str, scale: str, results: Path) -> None:
     """Train the tiny policy that every run of TASK starts from."""
     from estr.stages import warm_start
@@ -128,7 +75,7 @@ def pretrain(task: str, scale: str, results: Path) -> None:
 @click.argument("task")
 @click.argument("label")
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
-@_scale
+@scale_options
 def train(task: str, label: str, seed: int, scale: str, results: Path) -> None:
     """Train TASK with the method and overrides that LABEL names; a stopped run resumes.
 
@@ -140,14 +87,14 @@ def train(task: str, label: str, seed: int, scale: str, results: Path) -> None:
     try:
         train_stage(Layout(results, scale), resolve(scale, task, label, seed))
     except Interrupted as stopped:
-        _fail(str(stopped), INTERRUPTED)
+        fail(str(stopped), INTERRUPTED)
 
 
 @main.command()
 @click.argument("task")
 @click.option("--reference", default="async", show_default=True, help="label of the run whose tokens are shared")
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="seed of that run")
-@_scale
+@scale_options
 def calibrate(task: str, reference: str, seed: int, scale: str, results: Path) -> None:
     """Find the thresholds at which every baseline masks as many tokens as ESTR (matched budget)."""
     from estr.stages import calibrate_matched_budget
@@ -156,40 +103,21 @@ def calibrate(task: str, reference: str, seed: int, scale: str, results: Path) -
 
 
 @main.command()
-@click.argument("task")
-@click.argument("label")
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
-@_scale
-def evaluate(task: str, label: str, seed: int, scale: str, results: Path) -> None:
-    """Sample k answers per held-out problem; avg@k and pass@k with intervals.
-
-    LABEL is that of a finished run, or `warm_start` for the policy that all runs start from.
-    """
-    from estr import stages
-
-    layout = Layout(results, scale)
-    if label == WARM_START:
-        stages.evaluate_warm_start(layout, resolve(scale, task, "sync", 0))
-    else:
-        stages.evaluate(layout, resolve(scale, task, label, seed))
-
-
-@main.command()
 @click.argument("name")
-@click.argument("runs", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option("--out", type=click.Path(path_type=Path), required=True, help="a .csv; .md and .tex go beside it")
-@click.option("--calibration", type=click.Path(path_type=Path), help="matched-budget thresholds to print")
-def table(name: str, runs: tuple[Path, ...], out: Path, calibration: Path | None) -> None:
+@click.argument("runs", nargs=-1, required=True, type=PATH)
+@click.option("--out", type=PATH, required=True, help="a .csv; .md and .tex go beside it")
+@click.option("--calibration", "calibrations", multiple=True, type=PATH, help="matched-budget thresholds of a task")
+def table(name: str, runs: tuple[Path, ...], out: Path, calibrations: tuple[Path, ...]) -> None:
     """Write table NAME (table1) from the run folders RUNS: ours beside the paper's."""
     from estr.report.tables import TABLES
 
-    _pick(TABLES, name, "table")(list(runs), calibration, out.with_suffix(""))
+    _pick(TABLES, name, "table")(list(runs), list(calibrations), out.with_suffix(""))
 
 
 @main.command()
 @click.argument("name")
-@click.argument("runs", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option("--out", type=click.Path(path_type=Path), required=True, help="a .png; .pdf and .csv go beside it")
+@click.argument("runs", nargs=-1, required=True, type=PATH)
+@click.option("--out", type=PATH, required=True, help="a .png; .pdf and .csv go beside it")
 def figure(name: str, runs: tuple[Path, ...], out: Path) -> None:
     """Draw figure NAME (for example fig07_reward) from the run folders RUNS."""
     from estr.report.figures import FIGURES
@@ -204,10 +132,10 @@ def _pick(known: dict[str, Callable[..., None]], name: str, kind: str) -> Callab
 
 
 @main.command()
-@click.argument("runs", nargs=-1, required=True, type=click.Path(path_type=Path))
-@_artifacts
-@click.option("--out", type=click.Path(path_type=Path), required=True)
-@_scale
+@click.argument("runs", nargs=-1, required=True, type=PATH)
+@artifact_options
+@click.option("--out", type=PATH, required=True)
+@scale_options
 def report(
     runs: tuple[Path, ...],
     tables: tuple[Path, ...],
@@ -227,9 +155,9 @@ def report(
 
 
 @main.command()
-@click.argument("runs", nargs=-1, required=True, type=click.Path(path_type=Path))
-@_artifacts
-@click.option("--out", type=click.Path(path_type=Path), required=True, help="the README.md of that folder")
+@click.argument("runs", nargs=-1, required=True, type=PATH)
+@artifact_options
+@click.option("--out", type=PATH, required=True, help="the README.md of that folder")
 def reference(runs: tuple[Path, ...], tables: tuple[Path, ...], figures: tuple[Path, ...], out: Path) -> None:
     """Copy tables and pictures of RUNS into the folder that git keeps, with their commit and machine."""
     from estr.report.reference import export_reference
@@ -244,7 +172,7 @@ def track() -> None:
 
 @track.command("open")
 @click.option("--uri", help="tracking store [default: sqlite:///<results>/mlflow.db]")
-@_scale
+@scale_options
 def track_open(uri: str | None, scale: str, results: Path) -> None:
     """Create the store, the experiment and the parent run of a reproduction, and write study.json."""
     from estr.tracking import open_study
@@ -253,10 +181,10 @@ def track_open(uri: str | None, scale: str, results: Path) -> None:
 
 
 @track.command("publish")
-@click.argument("runs", nargs=-1, required=True, type=click.Path(path_type=Path))
-@_artifacts
-@click.option("--report", type=click.Path(path_type=Path), required=True)
-@_scale
+@click.argument("runs", nargs=-1, required=True, type=PATH)
+@artifact_options
+@click.option("--report", type=PATH, required=True)
+@scale_options
 def track_publish(
     runs: tuple[Path, ...],
     tables: tuple[Path, ...],
@@ -274,7 +202,7 @@ def track_publish(
 
 @main.command()
 @click.option("--port", type=click.IntRange(1024, 65535), default=5000, show_default=True)
-@click.option("--results", type=click.Path(path_type=Path), default=Path("results"), show_default=True)
+@click.option("--results", type=PATH, default=Path("results"), show_default=True)
 def ui(port: int, results: Path) -> None:
     """Serve the MLflow store on 127.0.0.1."""
     from estr.tracking import default_uri
