@@ -69,9 +69,7 @@ def test_the_scores_of_several_sets_are_the_means_over_the_sets(folder: ResultsF
         ({"missing": None}, "missing or malformed"),
     ],
 )
-def test_an_evaluation_that_disagrees_with_itself_is_refused(
-    folder: ResultsFolder, change: dict, complaint: str
-) -> None:
+def test_an_evaluation_at_odds_with_itself_is_refused(folder: ResultsFolder, change: dict, complaint: str) -> None:
     path = folder.write("estr", 0, correct=[4, 2, 0]) / "evaluation.json"
     edit_json(path, **change)
     with pytest.raises(UserError) as error:

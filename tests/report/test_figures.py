@@ -80,7 +80,7 @@ def flat_metrics(reward: list[float]) -> dict:
     return {"step": list(steps), "reward": reward, **{column: [0.1] * len(reward) for column in columns}}
 
 
-def grid_of(folder: ResultsFolder, task_labels: dict[str, list[str]], metrics: list[str]) -> list[list[Panel | None]]:
+def grid_of(folder: ResultsFolder, task_labels: dict[str, list[str]], metrics: list[str]) -> list[list[Panel]]:
     for task, labels in task_labels.items():
         for label in labels:
             folder.write(label, 0, task=task)
@@ -102,7 +102,12 @@ def test_panels_of_several_tasks_have_a_row_each_and_a_gap_where_nothing_was_run
     labels = {"dapo_math": ["estr", matched("kpop")], "gsm8k": ["sync"]}
     metrics = ["masked_fraction", "ratio_deviation"]
     grid = grid_of(folder, labels, metrics)
-    assert grid[0] == [None, None, Panel("gsm8k", "ratio_deviation", False), None]
+    assert grid[0] == [
+        Panel("gsm8k", "masked_fraction", False, empty=True),
+        Panel("gsm8k", "masked_fraction", True, empty=True),
+        Panel("gsm8k", "ratio_deviation", False),
+        Panel("gsm8k", "ratio_deviation", True, empty=True),
+    ]
     assert grid[1] == [Panel("dapo_math", metric, variant) for metric in metrics for variant in (False, True)]
     published = curve_data(load_runs(folder.run_dirs), ["reward"]).query("label in ('sync', 'estr')")
     shown = panel_grid(published, ["reward"])

@@ -102,6 +102,7 @@ class ChatEndpoint:
         self._retry = retry
         self._optional = dict(optional or {})
         self._accepted: dict[str, Any] | None = None
+        self._hopeless: UserError | None = None
         self._negotiation = threading.Lock()
         # a proxy for the outside world must not see, or break, what goes to this machine
         local = host in ("localhost", "::1") or host.startswith("127.")
@@ -136,11 +137,17 @@ class ChatEndpoint:
 
     def _accepted_fields(self, messages: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         with self._negotiation:
+            if self._hopeless is not None:  # no other thread need find out as well
+                raise self._hopeless
             if self._accepted is None:
                 try:
                     self._accepted = self._negotiate(messages)
                 except ServerUnavailable as error:
-                    raise UserError(f"{self.url}: the server does not answer ({error})") from None
+                    self._hopeless = UserError(f"{self.url}: the server does not answer ({error})")
+                    raise self._hopeless from None
+                except UserError as error:
+                    self._hopeless = error
+                    raise
             return self._accepted
 
     def _negotiate(self, messages: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
+from textwrap import fill
 from typing import Any
 
 import matplotlib.pyplot as plt
@@ -34,18 +35,20 @@ AXIS_LABEL = {
 VARIANT_TITLE = {False: "published thresholds", True: "matched budget"}
 MARKERS_PER_LINE = 6
 MAX_DECADES = 6
+NARROW_TITLE = 26  # characters of a title over one of three panels in a row
 
 
 @dataclass(frozen=True)
 class Panel:
-    """One set of axes: a metric of one task, at published thresholds or at the matched budget."""
+    """One set of axes: a metric of one task, at published thresholds or at the matched budget; empty without runs."""
 
     task: str
     metric: str
     matched: bool
+    empty: bool = False
 
 
-Grid = list[list[Panel | None]]
+Grid = list[list[Panel]]
 
 
 def fig05a_entropy(run_dirs: Sequence[Path], out_stem: Path) -> None:
@@ -116,12 +119,13 @@ def _draw(
         handles: dict[str, Line2D] = {}
         for row, column in product(range(len(grid)), range(len(grid[0]))):
             ax, panel = axes[row, column], grid[row][column]
-            if panel is None:
+            if panel.empty:
                 ax.set_axis_off()
-                continue
-            rows = data[(data["task"] == panel.task) & (data["metric"] == panel.metric)]
-            handles |= _curves(ax, rows[[_shown(label, panel.matched) for label in rows["label"]]])
-            _scale_axis(ax, panel.metric, rows)
+                ax.text(0.5, 0.5, "no runs", transform=ax.transAxes, ha="center", color=style.MUTED)
+            else:
+                rows = data[(data["task"] == panel.task) & (data["metric"] == panel.metric)]
+                handles |= _curves(ax, rows[[_shown(label, panel.matched) for label in rows["label"]]])
+                _scale_axis(ax, panel.metric, rows)
             _name_axes(ax, panel, row, column, grid, (titles or {}).get(panel.task, task_name(panel.task)))
         ordered = sorted(handles, key=order)
         fig.legend(
@@ -135,7 +139,7 @@ def _draw(
 
 
 def panel_grid(data: pd.DataFrame, metrics: Sequence[str]) -> Grid:
-    """Panels in rows and columns, None where a task has no curve: no matched-budget run, or nothing that masks.
+    """Panels in rows and columns, empty where a task has no curve: no matched-budget run, or nothing that masks.
 
     A row per task and in it a column per metric and variant; one task alone has a row per metric instead, and what
     would be a single column lies side by side.
@@ -145,7 +149,7 @@ def panel_grid(data: pd.DataFrame, metrics: Sequence[str]) -> Grid:
     curves = set(zip(data["task"], data["metric"], map(is_matched, data["label"]), strict=True))
     rows = [
         [
-            Panel(task, metric, variant) if (task, metric, variant) in curves else None
+            Panel(task, metric, variant, empty=(task, metric, variant) not in curves)
             for metric in group
             for variant in variants
         ]
@@ -162,7 +166,7 @@ def _axes(grid: Grid) -> tuple[Figure, np.ndarray]:
     fig, axes = plt.subplots(rows, columns, figsize=size, squeeze=False)
     for row, column in product(range(rows), range(1, columns)):
         panel, left = grid[row][column], grid[row][column - 1]
-        if panel and left and (panel.task, panel.metric) == (left.task, left.metric):
+        if not panel.empty and not left.empty and (panel.task, panel.metric) == (left.task, left.metric):
             axes[row, column].sharey(axes[row, column - 1])
             axes[row, column].tick_params(which="both", labelleft=False)
     return fig, axes
@@ -172,8 +176,9 @@ def _name_axes(ax: Axes, panel: Panel, row: int, column: int, grid: Grid, task: 
     """The task over the first panel of its row, the variant over the columns, labels where they change."""
     left = grid[row][column - 1] if column else None
     if left is None or left.task != panel.task:
-        ax.set_title(task, loc="left", fontweight="bold")
-    if row == 0 and len({other.matched for line in grid for other in line if other}) > 1:
+        width = NARROW_TITLE if len({other.task for other in grid[row]}) > 1 else len(task)
+        ax.set_title(fill(task, width), loc="left", fontweight="bold")
+    if row == 0 and len({other.matched for line in grid for other in line}) > 1:
         ax.set_title(VARIANT_TITLE[panel.matched] + "\n", loc="center")
     if left is None or left.metric != panel.metric:
         ax.set_ylabel(AXIS_LABEL[panel.metric])

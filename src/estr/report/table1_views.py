@@ -59,8 +59,8 @@ def _overview(tasks: dict[str, pd.DataFrame]) -> View:
     if "browsecomp_plus" in tasks:
         note += "Its BrowseComp-Plus numbers are multiples of 1/83: one question is 1.2 points. "
     note += (
-        f"Ours: {benchmarks(list(tasks), scale)} at {scale} scale, mean ± standard deviation over seeds; intervals, seeds "
-        "and problems stand in the tables of each task. "
+        f"Ours: {benchmarks(list(tasks), scale)} at {scale} scale, mean ± standard deviation over seeds; intervals, "
+        "seeds and problems stand in the tables of each task. "
     )
     for task in reported:
         ours = f"avg@{tasks[task]['k'].iloc[0]}"

@@ -1,5 +1,6 @@
 """Lexical search: BM25 scores of `bm25s`, with a query path of its own for single short queries."""
 
+import logging
 import re
 from array import array
 from collections.abc import Callable, Iterable
@@ -37,6 +38,14 @@ def _english(text: str) -> list[str]:
 
 
 _TOKENIZERS: dict[str, Callable[[str], list[str]]] = {"english": _english, "whitespace": str.split}
+
+
+def _bm25s() -> Any:
+    """The package, without the debug messages that it turns on."""
+    import bm25s
+
+    logging.getLogger("bm25s").setLevel(logging.WARNING)
+    return bm25s
 
 
 class BM25Index:
@@ -77,7 +86,7 @@ class BM25Index:
 
         Raises `UserError` for what `Documents` refuses, and if no document holds a word.
         """
-        import bm25s
+        bm25s = _bm25s()
         from tqdm import tqdm
 
         documents = Documents(docs)
@@ -131,8 +140,7 @@ class BM25Index:
     @classmethod
     def load(cls, folder: Path) -> "BM25Index":
         """Raises `UserError` if the folder holds no BM25 index or a damaged one."""
-        import bm25s
-
+        bm25s = _bm25s()
         note = read_note(folder)
         try:
             if note["kind"] != cls.kind or set(note["sha256"]) != set(_FILES):
