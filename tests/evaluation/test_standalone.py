@@ -76,6 +76,11 @@ def test_what_is_no_model_folder_is_named(tmp_path: Path, model: Path) -> None:
         evaluate_on_server(
             tmp_path, Sums(), sum_problems(1), "http://127.0.0.1:1", tmp_path, k=1, sampling=SamplingSettings()
         )
+    before = fingerprint(model)
+    (model / "evaluation.json").write_text("{}")
+    assert fingerprint(model) == before
+    (model / "config.json").write_text("{ }")
+    assert fingerprint(model) != before
     (model / "model.safetensors").unlink()
     with pytest.raises(UserError, match="no model folder"):
         fingerprint(model)

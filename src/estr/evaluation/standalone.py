@@ -18,6 +18,7 @@ from estr.tasks.base import Problem, Task
 
 JUDGED_OFFLINE = "browsecomp_plus_exact"
 """The rule of the benchmark whose protocol asks for a judge: its offline form is shown as one."""
+MODEL_FILES = ("*.safetensors", "config.json", "generation_config.json", "tokenizer*.json", "chat_template.*")
 logger = logging.getLogger(__name__)
 
 
@@ -97,7 +98,7 @@ def served_model(server: str, model: Path, timeout_s: float = 60.0, retry: Retry
 
 def fingerprint(model: Path) -> str:
     """SHA-256 over the weights, configuration and tokenizer of a model folder."""
-    files = sorted([*model.glob("*.safetensors"), *model.glob("*.json")])
+    files = sorted({file for pattern in MODEL_FILES for file in model.glob(pattern)})
     if not any(file.suffix == ".safetensors" for file in files):
         raise UserError(f"{model}: no model folder, it holds no .safetensors file")
     total = hashlib.sha256()

@@ -9,6 +9,7 @@ nothing but arithmetic on numbers whose size is bounded before, and is called wi
 import logging
 import re
 from math import prod
+from typing import Any
 
 from estr.scoring.latex import last_boxed, plain_latex
 from estr.scoring.verdict import ScoringRule
@@ -84,13 +85,19 @@ def _verified(answer: str, gold: str) -> bool:
     logging.getLogger("math_verify").setLevel(logging.ERROR)  # it warns that its timeout is off
     from math_verify import LatexExtractionConfig, parse, verify
 
-    # LaTeX only: its parser of plain expressions ends in an `eval`
-    config = [LatexExtractionConfig()]
-    parsed = [
-        parse(f"${text}$", extraction_config=config, fallback_mode="no_fallback", parsing_timeout=None)
-        for text in (right, left)
-    ]
-    return bool(verify(*parsed, timeout_seconds=None))
+    def parsed(text: str) -> Any:
+        # LaTeX only: the parser of plain expressions ends in an `eval`
+        config = [LatexExtractionConfig()]
+        return parse(f"${text}$", extraction_config=config, fallback_mode="no_fallback", parsing_timeout=None)[0]
+
+    try:
+        target, value = parsed(right), parsed(left)
+        # of unequal numbers it would look for a closed form of the difference, which may take minutes
+        if target.is_number and value.is_number and not abs(complex((target - value).evalf(30))) < 1e-9:
+            return False
+        return bool(verify(target, value, timeout_seconds=None))
+    except Exception:  # computer algebra raises anything on nonsense such as 1/0 or \frac{}{}
+        return False
 
 
 def _bounded(text: str) -> bool:
