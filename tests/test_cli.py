@@ -2,12 +2,18 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import urllib.request
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import yaml
+
+from estr.tasks.retrieval import open_retriever
 
 ESTR = [sys.executable, "-c", "from estr.cli import main; main()"]
 
@@ -68,7 +74,7 @@ def test_unknown_key_in_a_file(workspace: Path) -> None:
 
 def test_check_config_counts_runs(workspace: Path) -> None:
     result = estr("check-config", cwd=workspace)
-    assert result.returncode == 0 and "laptop main_results: 57 runs" in result.stdout
+    assert result.returncode == 0 and "laptop main_results: 48 runs" in result.stdout
 
 
 def test_value_out_of_bounds_names_file_and_key(workspace: Path) -> None:
@@ -125,3 +131,47 @@ def test_score_gives_one_line_for_each_line() -> None:
 def score(lines: bytes, *options: str) -> list[dict]:
     result = subprocess.run([*ESTR, "score", *options], input=lines, capture_output=True, check=True)
     return [json.loads(line) for line in result.stdout.splitlines()]
+
+
+@pytest.mark.slow
+def test_search_is_indexed_and_served_until_it_is_told_to_stop(workspace: Path) -> None:
+    documents = {"docid": ["a", "b"], "text": ["the lighthouse of Aal", "a town by the sea"], "url": ["", ""]}
+    pq.write_table(pa.table(documents), workspace / "corpus.parquet")
+    assert estr("search", "index", "corpus.parquet", "--out", "data/index", cwd=workspace).returncode == 0
+    command = [*ESTR, "search", "serve", "data", "--port", "0"]
+    with subprocess.Popen(command, cwd=workspace, stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdout is not None
+        address = server.stdout.readline().removeprefix("serving ").strip()
+        assert address.startswith("http://127.0.0.1:")
+        with urllib.request.urlopen(f"{address}/health") as reply:
+            assert json.load(reply) == {"status": "ok", "backend": "bm25", "documents": 2}
+        assert [hit.docid for hit in open_retriever(address).search("lighthouse", 5)] == ["a"]
+        server.send_signal(signal.SIGTERM)
+        assert server.wait(30) == 0
+
+
+@pytest.mark.slow
+def test_search_is_not_exposed_by_accident(workspace: Path) -> None:
+    pq.write_table(pa.table({"docid": ["a"], "text": ["sea"], "url": [""]}), workspace / "corpus.parquet")
+    assert_one_line(estr("search", "serve", "corpus.parquet", "--host", "0.0.0.0", cwd=workspace), 2, "--expose")
+
+
+@pytest.mark.slow
+def test_any_policy_is_evaluated_without_runs(workspace: Path) -> None:
+    scale = ("--scale", "smoke")
+    assert estr("data", "prepare", "gsm8k", *scale, cwd=workspace).returncode == 0
+    assert estr("pretrain", "gsm8k", *scale, cwd=workspace).returncode == 0
+    command = ["evaluate", "--model", "results/smoke/warm_start/gsm8k", "--task", "gsm8k", "--samples", "2"]
+    command += ["--data", "results/smoke/data/gsm8k", "--out", "scores"]
+    first = estr(*command, cwd=workspace)
+    assert first.returncode == 0, first.stderr
+    assert first.stdout.startswith("gsm8k: avg@2 ") and "32 problems, 0 samples missing" in first.stdout
+    record = json.loads((workspace / "scores/evaluation.json").read_text())
+    assert (record["engine"], record["rule"]["name"], record["n_problems"]) == ("embedded", "gsm8k_strict", 32)
+    assert record["agent"]["tool_calls"] > 0
+    assert len((workspace / "scores/samples.jsonl").read_text().splitlines()) == 33
+    assert estr(*command, cwd=workspace).stdout == first.stdout
+    wrong = [part if part != "gsm8k" else "dapo_math" for part in command]
+    assert_one_line(estr(*wrong, cwd=workspace), 2, "holds data of gsm8k, not of dapo_math")
+    nobody = estr(*command, "--server", "http://127.0.0.1:9", cwd=workspace)
+    assert_one_line(nobody, 2, "127.0.0.1:9")

@@ -7,20 +7,28 @@ from typing import Any
 
 from estr.config import EvaluationSettings
 from estr.data.prepare import read_problems
+from estr.errors import UserError
 from estr.evaluation.openai_engine import SamplingSettings, load_tokenizer, truncation
 from estr.evaluation.standalone import choose_judge, evaluate_engine, evaluate_on_server, fingerprint
 from estr.layout import existing
 from estr.tasks import prepared_task
 
+RESPONSE_TOKENS = {"browsecomp_plus": 32768, "gsm8k": 8192, "dapo_math": 12288, "search_r1": 4096}
+"""What the policy may write in a dialogue: the paper's Table 3; Search-R1's is not reported."""
+
 
 @dataclass(frozen=True)
 class Request:
-    """What is asked for. `max_tokens` bounds a turn behind a server and a whole dialogue in the embedded engine."""
+    """What is asked for. `max_tokens` bounds what the policy writes in a dialogue; None is the paper's limit.
+
+    `out` None is a folder below `evaluations`, named after the model folder and its weights.
+    """
 
     model: Path
     task: str
     data: Path
-    out: Path
+    evaluations: Path
+    out: Path | None
     server: str | None
     retriever: str | None
     judge_url: str | None
@@ -28,28 +36,45 @@ class Request:
     k: int
     temperature: float
     top_p: float
-    max_tokens: int
+    max_tokens: int | None
     seed: int
     concurrency: int
 
 
 def evaluate_model(request: Request) -> dict[str, Any]:
-    """Sample, score, write `out`/evaluation.json and return it."""
+    """Sample, score, write evaluation.json and return it.
+
+    Raises:
+        UserError: an option that the embedded engine does not take, or anything that preparing or sampling raises.
+    """
+    if request.server is None and (request.temperature == 0 or request.top_p != 1):
+        raise UserError(
+            "the embedded engine samples from the whole distribution: --temperature 0 and --top-p need --server"
+        )
+    weights = fingerprint(request.model)
+    out = request.out or request.evaluations / request.task / f"{request.model.resolve().name}-{weights[:8]}"
+    max_tokens = request.max_tokens or RESPONSE_TOKENS.get(request.task, 8192)
     made_by = f"estr data prepare {request.task} --scale paper"
     problems = read_problems(existing(request.data / "eval.parquet", made_by))
     truncate: Callable[[str, int], str] = truncation(load_tokenizer(request.model))
     task = prepared_task(request.task, request.data, request.retriever, truncate)
-    judge = choose_judge(task, request.judge_url, request.judge_model, request.out)
+    judge = choose_judge(task, request.judge_url, request.judge_model, out)
+    environment = {"data": str(request.data), "retriever": request.retriever}
     if request.server is not None:
         sampling = SamplingSettings(
-            temperature=request.temperature, top_p=request.top_p, max_tokens=request.max_tokens, seed=request.seed
+            temperature=request.temperature,
+            top_p=request.top_p,
+            max_tokens=max_tokens,
+            dialogue_tokens=max_tokens,
+            seed=request.seed,
         )
         return evaluate_on_server(
             request.model,
             task,
             problems,
             request.server,
-            request.out,
+            out,
+            environment=environment,
             k=request.k,
             sampling=sampling,
             judge=judge,
@@ -58,14 +83,14 @@ def evaluate_model(request: Request) -> dict[str, Any]:
     from estr.embedded.answer import EmbeddedEngine
 
     settings = EvaluationSettings(samples=request.k, temperature=request.temperature, seed=request.seed)
-    engine = EmbeddedEngine(request.model, task, settings, request.max_tokens)
+    engine = EmbeddedEngine(request.model, task, settings, max_tokens)
     return evaluate_engine(
         engine,
         task,
         problems,
-        request.out,
+        out,
         k=request.k,
         seed=request.seed,
-        settings={"model": fingerprint(request.model), "max_tokens": engine.max_tokens} | settings.model_dump(),
+        settings={"model": weights, "max_tokens": max_tokens} | environment | settings.model_dump(),
         judge=judge,
     )

@@ -25,8 +25,8 @@ from estr.embedded.interrupt import StopRequest
 from estr.embedded.pretrain import pretrain
 from estr.embedded.trainer import Interrupted, Trainer
 from estr.errors import UserError
+from estr.evaluation import run
 from estr.evaluation.judge import ExactMatchJudge
-from estr.evaluation.run import evaluate as evaluate_engine
 from estr.evaluation.standalone import JUDGED_OFFLINE
 from estr.layout import Layout, existing
 from estr.provenance import commit, machine, packages, read_json, write_json
@@ -137,7 +137,7 @@ def evaluate(layout: Layout, config: RunConfig) -> None:
 def _evaluate_policy(layout: Layout, config: RunConfig, policy: Path, folder: Path) -> dict[str, Any]:
     task, settings = _task(config), config.evaluation
     problems = read_problems(existing(layout.data(config.task) / "eval.parquet", f"estr data prepare {config.task}"))
-    return evaluate_engine(
+    return run.evaluate(
         EmbeddedEngine(policy, task, settings, config.train.max_tokens),
         task,
         problems,

@@ -164,7 +164,8 @@ def log_evaluation(client: "MlflowClient", run_id: str, path: Path) -> None:
 
     content = read_json(path)
     stamp = int(path.stat().st_mtime * 1000)
-    values = {metric_name(f"eval/{key}"): value for key, value in content.items() if isinstance(value, float)}
+    parts = {key: value for key, value in content.items() if key not in ("warm_start", "settings", "machine")}
+    values = {metric_name(f"eval/{key}"): value for key, value in _flatten(parts) if isinstance(value, float)}
     known = client.get_run(run_id).data.metrics
     new = {name: value for name, value in values.items() if known.get(name) != value}
     client.log_batch(run_id, metrics=[Metric(name, v, stamp, int(content["steps"])) for name, v in new.items()])

@@ -4,7 +4,7 @@ import json
 import shutil
 import subprocess
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,10 +20,14 @@ from estr.data.checks import CORPUS, PROBLEMS, content_hash
 from estr.data.prepare import read_problems
 from estr.data.published import SOURCES
 from estr.errors import UserError
+from estr.evaluation.run import evaluate
+from estr.evaluation.sample import Sample
+from estr.evaluation.standalone import choose_judge
+from estr.tasks import prepared_task
 from estr.tasks.base import Problem, Task
 from estr.tasks.benchmarks import benchmark
 from estr.tasks.dapo_math import PREFIX
-from estr.tasks.retrieval import open_retriever
+from estr.tasks.retrieval import cut_characters, open_retriever
 from estr.tools.conversation import Conversation
 from estr.tools.hermes import ToolCall, render_tool_call
 
@@ -405,6 +409,64 @@ def test_a_scripted_policy_scores_what_it_deserves(
                 assert len(conversation.documents) == 5
     assert scored == expected
     assert 0 < sum(scored.values()) < len(problems)
+
+
+class Scripted:
+    """An engine whose policy answers the first sample of every problem rightly, the second wrongly, the third not."""
+
+    label = "scripted"
+
+    def __init__(self, task: Task, turns: Callable[[Problem, str], list[str]]) -> None:
+        self.task, self.turns = task, turns
+
+    def answer(self, problems: Sequence[Problem], k: int) -> Iterator[tuple[int, list[Sample]]]:
+        for position, problem in enumerate(problems):
+            gold = json.loads(problem.ground_truth)[0] if self.task.name == "search_r1" else problem.ground_truth
+            scripts = [self.turns(problem, gold), self.turns(problem, "998877"), ["I do not know."]]
+            samples = []
+            for script in scripts[: k - 1]:
+                done, _ = dialogue(self.task, problem, script)
+                calls = dict(done.tool_calls)
+                samples.append(Sample(done.final, done.turns, calls, done.tool_errors, 9, done.status, done.documents))
+            yield position, [*samples, Sample("", status="failed")]
+
+
+@pytest.mark.parametrize(
+    ("name", "turns", "options"),
+    [
+        ("gsm8k", gsm8k_turns, {}),
+        ("dapo_math", dapo_turns, {}),
+        ("browsecomp_plus", browsecomp_turns, {}),
+        ("search_r1", search_r1_turns, {"corpus": True}),
+    ],
+)
+def test_from_the_published_rows_to_an_evaluation(
+    published: Path,
+    tmp_path: Path,
+    name: str,
+    turns: Callable[[Problem, str], list[str]],
+    options: dict[str, Any],
+) -> None:
+    prepare(name, tmp_path / "out", published, **options)
+    task = prepared_task(name, tmp_path / "out", None, cut_characters)
+    problems = read_problems(tmp_path / "out/eval.parquet")
+    judge = choose_judge(task, None, None, tmp_path)
+    given = {"k": 4, "seed": 0, "folder": tmp_path, "settings": {}, "judge": judge}
+    scores = evaluate(Scripted(task, turns), task, problems, **given)
+    assert (scores["n_problems"], scores["missing"]) == (len(problems), len(problems))
+    assert scores["per_problem_correct"] == [1] * len(problems)
+    assert (scores["avg@4"], scores["pass@4"]) == (0.25, 1.0)
+    assert scores["best@4"] == pytest.approx(1 - 0.75**4)
+    assert scores["agent"]["turns"] == pytest.approx(1.0 if name == "dapo_math" else 5 / 3)
+    assert sorted(scores.get("sets", [])) == sorted({p.data_source for p in problems} if len(SETS[name]) > 1 else [])
+    assert ("exact match" in scores["judge"]) if name == "browsecomp_plus" else scores["judge"] is None
+    if name == "browsecomp_plus":
+        assert 0 < scores["agent"]["recall"] < 1
+        assert scores["agent"]["calibration_error"] > 0
+    assert evaluate(Scripted(task, turns), task, problems, **given) == scores
+
+
+SETS = {"gsm8k": [1], "browsecomp_plus": [1], "dapo_math": [1, 2, 3], "search_r1": list(range(7))}
 
 
 def test_the_oracle_tells_and_the_calculator_does_not(published: Path, tmp_path: Path) -> None:

@@ -90,7 +90,7 @@ def test_truncated_folder_is_one_clear_error(policy: Policy, tmp_path: Path, nam
     save_policy(policy, tmp_path)
     content = (tmp_path / name).read_bytes()
     (tmp_path / name).write_bytes(content[: len(content) // 2])
-    with pytest.raises(UserError, match="not a readable policy folder"):
+    with pytest.raises(UserError, match="not a policy that the embedded engine can read"):
         load_policy(tmp_path)
 
 

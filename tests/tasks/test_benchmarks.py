@@ -7,10 +7,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from estr.errors import UserError
+from estr.scoring import scoring_rule
 from estr.tasks.base import Problem
 from estr.tasks.benchmarks import BENCHMARKS, benchmark
 from estr.tasks.browsecomp_plus import BrowseCompPlus, browsecomp_problem
-from estr.tasks.dapo_math import ANSWER_OR_BOX, PREFIX, SUFFIX, DapoMath, aime_problem, dapo_problem
+from estr.tasks.dapo_math import PREFIX, SUFFIX, DapoMath, aime_problem, dapo_problem
 from estr.tasks.gsm8k import Gsm8k, gsm8k_problem
 from estr.tasks.retrieval import cut_characters, open_retriever
 from estr.tasks.search_r1 import SearchR1, search_r1_problem
@@ -95,17 +96,16 @@ def test_aime_gold_is_an_integer_of_three_digits(answer: str) -> None:
     ],
 )
 def test_aime_answers(response: str, extracted: str | None, correct: bool) -> None:
-    verdict = ANSWER_OR_BOX.score(response, "16")
+    verdict = scoring_rule("aime_answer_or_box").score(response, "16")
     assert (verdict.extracted, verdict.correct) == (extracted, correct)
 
 
 def test_aime_accepts_whatever_verl_accepts() -> None:
-    from estr.scoring import scoring_rule
 
     for text in ("16", "$16$", "16 dollars", "n = 16", "\\text{16}", "1 6", "{,}16", "**16**", "16.0"):
         response = f"Answer: {text}"
         if scoring_rule("dapo_math").score(response, "16").correct:
-            assert ANSWER_OR_BOX.score(response, "16").correct, text
+            assert scoring_rule("aime_answer_or_box").score(response, "16").correct, text
 
 
 def test_dapo_math_trains_on_the_line_alone() -> None:

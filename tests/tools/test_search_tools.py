@@ -1,9 +1,11 @@
+from collections.abc import Sequence
+
 import pytest
 
 from estr.errors import UserError
 from estr.tools.base import Tool, ToolResult
 from estr.tools.hermes import ToolCall
-from estr.tools.search import MAX_DOCID, MAX_QUERY, GetDocumentTool, Hit, SearchTool, render_texts
+from estr.tools.search import MAX_DOCID, MAX_QUERY, GetDocumentTool, Hit, SearchTool
 from estr.tools.toolbox import Toolbox
 
 TEXTS = {"d1": "one two three four", "d2": "five six"}
@@ -57,7 +59,10 @@ def test_the_setting_of_browsecomp_plus_is_the_default() -> None:
 
 
 def test_compact_rendering() -> None:
-    result = run(SearchTool(Shelf(), words, snippet_tokens=2, render=render_texts), query="x")
+    def texts(hits: Sequence[Hit]) -> str:
+        return " ; ".join(hit.text for hit in hits)
+
+    result = run(SearchTool(Shelf(), words, snippet_tokens=2, render=texts), query="x")
     assert result.content == "one two ; five six"
 
 

@@ -33,7 +33,9 @@ from estr.scoring import DEFAULT_RULE, RULES, score_lines, scoring_rule
 @click.option("--temperature", type=click.FloatRange(min=0), default=1.0, show_default=True, help="with --model")
 @click.option("--top-p", type=click.FloatRange(min=0, max=1), default=1.0, show_default=True, help="with --model")
 @click.option(
-    "--max-tokens", type=click.IntRange(min=1), default=8192, show_default=True, help="with --model: per turn"
+    "--max-tokens",
+    type=click.IntRange(min=1),
+    help="with --model: what the policy may write in a dialogue [default: the paper's limit for the task]",
 )
 @click.option("--concurrency", type=click.IntRange(min=1), default=16, show_default=True, help="with --server")
 @click.option("--out", type=PATH, help="with --model: folder of samples.jsonl and evaluation.json")
@@ -53,7 +55,7 @@ def evaluate(
     samples: int,
     temperature: float,
     top_p: float,
-    max_tokens: int,
+    max_tokens: int | None,
     concurrency: int,
     out: Path | None,
 ) -> None:
@@ -83,7 +85,8 @@ def evaluate(
             model=model,
             task=benchmark,
             data=folder,
-            out=out or results / "evaluations" / benchmark / model.resolve().name,
+            evaluations=results / "evaluations",
+            out=out,
             server=server,
             retriever=retriever,
             judge_url=judge_url,
@@ -112,6 +115,23 @@ def _evaluate_run(task: str, label: str, seed: int, layout: Layout) -> None:
         stages.evaluate_warm_start(layout, resolve(layout.scale, task, "sync", 0))
     else:
         stages.evaluate(layout, resolve(layout.scale, task, label, seed))
+
+
+@main.command()
+@click.argument("first", type=PATH)
+@click.argument("second", type=PATH)
+def compare(first: Path, second: Path) -> None:
+    """The difference in avg@k of two evaluations of the same problems, FIRST minus SECOND, paired by problem.
+
+    \b
+      estr compare results/evaluations/gsm8k/a/evaluation.json results/evaluations/gsm8k/b/evaluation.json
+
+    The interval is over problems; it says nothing about the spread between training seeds.
+    """
+    from estr.evaluation.compare import compare as paired
+
+    found = paired(first, second)
+    click.echo(f"{100 * found.mean:+.2f} points [{100 * found.low:+.2f}, {100 * found.high:+.2f}]")
 
 
 @main.command()

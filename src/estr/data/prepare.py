@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from estr.config import DataSizes
+from estr.data.checks import PROBLEMS
 from estr.errors import UserError
 from estr.provenance import write_json
 from estr.records import write_table
@@ -39,7 +40,8 @@ def prepare(task: TrainableFromScratch, counterpart: dict[str, Any], sizes: Data
     }
     summary = {}
     for name, rows in tables.items():
-        write_table(pa.Table.from_pylist(rows), folder / f"{name}.parquet")
+        schema = None if name == "demonstrations" else PROBLEMS
+        write_table(pa.Table.from_pylist(rows, schema=schema), folder / f"{name}.parquet")
         digest = hashlib.sha256(json.dumps(rows, sort_keys=True).encode()).hexdigest()
         summary[name] = {"rows": len(rows), "sha256": digest}
     note = {"task": task.name, "version": task.version, "counterpart": counterpart, "sets": summary}

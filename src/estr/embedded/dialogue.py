@@ -15,7 +15,9 @@ class Dialogues:
 
     def __init__(self, task: Task, tokenizer: ChatTokenizer, problems: Sequence[Problem]) -> None:
         self.tokenizer = tokenizer
-        self.conversations = [Conversation(task.toolbox(problem), task.limits, first_words) for problem in problems]
+        toolboxes = [task.toolbox(problem) for problem in problems]
+        self.with_tools = any(toolbox is not None for toolbox in toolboxes)
+        self.conversations = [Conversation(toolbox, task.limits, first_words) for toolbox in toolboxes]
 
     def reply(self, row: int, turn: list[int]) -> Sequence[int] | None:
         """`estr.embedded.sampler.Reply`."""
@@ -23,18 +25,16 @@ class Dialogues:
         return None if contents is None else self.tokenizer.tool_turn(tuple(contents))
 
     def finals(self, tokens: Tensor, mask: Tensor) -> list[str]:
-        """The text of each row's last turn; one that the token limit cut counts as far as it goes.
+        """The text of each row's last turn, from which its answer is read.
 
-        `tokens` and `mask` are `[rows, length]`, those of the rollout.
+        A single turn that the token limit cut counts as far as it goes. A dialogue with tools that did not come to its
+        end has no answer, as in BrowseComp-Plus: its text is empty. `tokens` and `mask` are `[rows, length]`, those of
+        the rollout.
         """
-        return [
-            self._unfinished(row, own) if conversation.status == "running" else conversation.final
-            for conversation, row, own in zip(self.conversations, tokens.tolist(), mask.tolist(), strict=True)
-        ]
-
-    def _unfinished(self, row: list[int], own: list[bool]) -> str:
-        end = len(row) - own[::-1].index(True)
-        start = end
-        while start > 0 and own[start - 1]:
-            start -= 1
-        return self.tokenizer.decode(row[start:end]) if row[end - 1] != self.tokenizer.end_id else ""
+        finals = []
+        for conversation, row, own in zip(self.conversations, tokens, mask, strict=True):
+            if conversation.status == "completed":
+                finals.append(conversation.final)
+            else:
+                finals.append("" if self.with_tools else self.tokenizer.decode(row[own].tolist()))
+        return finals

@@ -274,5 +274,5 @@ def load_policy(folder: Path) -> Policy:
         policy = Policy(shape)
         policy.load_state_dict(load_file(folder / "model.safetensors"))
     except Exception as error:
-        raise UserError(f"{folder}: not a readable policy folder ({error}); delete it and rerun the rule") from error
+        raise UserError(f"{folder}: not a policy that the embedded engine can read ({error})") from error
     return policy

@@ -98,9 +98,9 @@ def sample(
             tokens[row, t + 1 : t + 1 + len(shown)] = written[row, t + 1 : t + 1 + len(shown)] = shown
         if not alive.any():
             break
-        # positions where no row samples need no step of their own
-        end = t + 1
-        while end < max_tokens and bool((written[alive, end] >= 0).all()):
+        # positions where no row samples need no step of their own, up to the next version switch
+        end, limit = t + 1, max_tokens if upcoming is None else upcoming[0]
+        while end < min(limit, max_tokens) and bool((written[alive, end] >= 0).all()):
             end += 1
         if end == max_tokens:
             break

@@ -5,10 +5,11 @@ Scoring is no part of the key: answers are scored again, not sampled again, when
 """
 
 import hashlib
+import itertools
 import json
 import logging
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -135,6 +136,9 @@ class _Run:
         return self.k - (len(self.records[position].delivered()) if position in self.records else 0)
 
     def _keep(self, record: Record) -> None:
+        known = self.records.get(record.position)
+        if known is not None and len(record.delivered()) < len(known.delivered()):
+            return  # a retry that delivered less
         self.records[record.position] = record
         self.journal.append(record.to_json(self.problems[record.position]))
 
@@ -166,6 +170,11 @@ def _header(
     return {"key": hashlib.sha256(json.dumps(header, sort_keys=True).encode()).hexdigest()} | header
 
 
+def _aside_names(name: str) -> Iterator[str]:
+    yield f"{name}.old"
+    yield from (f"{name}.old.{number}" for number in itertools.count(2))
+
+
 def _open(path: Path, header: dict[str, Any]) -> Journal:
     """The journal of this evaluation; that of another one at the same place is put aside as `.old`."""
     journal = Journal(path)
@@ -173,7 +182,7 @@ def _open(path: Path, header: dict[str, Any]) -> Journal:
         return journal
     journal.close()
     if journal.lines:
-        aside = path.with_name(path.name + ".old")
+        aside = next(free for free in map(path.with_name, _aside_names(path.name)) if not free.exists())
         os.replace(path, aside)
         changed = [name for name in header if journal.lines[0].get(name) != header[name] and name != "key"]
         logger.warning("%s is of another evaluation (%s differs): kept as %s", path, ", ".join(changed), aside.name)

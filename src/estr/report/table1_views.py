@@ -57,7 +57,8 @@ def _overview(tasks: dict[str, pd.DataFrame]) -> View:
         settings = "; ".join(f"{task_name(task)}: {TABLE1[task].setting}" for task in reported)
         note += f"Paper: {settings}; one run, no spread; † from v2's prose. "
     if "browsecomp_plus" in tasks:
-        note += "Its BrowseComp-Plus numbers are multiples of 1/83: one question is 1.2 points. "
+        note += "Its BrowseComp-Plus numbers are multiples of 1/83: one question is 1.2 points; "
+        note += "which 83 questions is not public. "
     note += (
         f"Ours: {benchmarks(list(tasks), scale)} at {scale} scale, mean ± standard deviation over seeds; intervals, "
         "seeds and problems stand in the tables of each task. "

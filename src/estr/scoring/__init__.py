@@ -2,6 +2,7 @@
 
 from estr.errors import UserError
 from estr.scoring.aime import AIME
+from estr.scoring.aime_answer import AIME_ANSWER_OR_BOX
 from estr.scoring.browsecomp import BROWSECOMP_PLUS_EXACT, parse_confidence
 from estr.scoring.dapo import DAPO_MATH, dapo_answer
 from estr.scoring.gsm8k import GSM8K_FLEXIBLE, GSM8K_STRICT
@@ -21,7 +22,8 @@ __all__ = [
 ]
 
 RULES: dict[str, ScoringRule] = {
-    rule.name: rule for rule in (GSM8K_STRICT, GSM8K_FLEXIBLE, DAPO_MATH, AIME, SEARCH_R1_EM, BROWSECOMP_PLUS_EXACT)
+    rule.name: rule
+    for rule in (GSM8K_STRICT, GSM8K_FLEXIBLE, DAPO_MATH, AIME, AIME_ANSWER_OR_BOX, SEARCH_R1_EM, BROWSECOMP_PLUS_EXACT)
 }
 
 DEFAULT_RULE: dict[str, str] = {

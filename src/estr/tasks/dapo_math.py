@@ -22,29 +22,7 @@ PREFIX = (
 )
 SUFFIX = '\n\nRemember to put your answer on its own line after "Answer:".'
 
-_DAPO, _AIME = scoring_rule("dapo_math"), scoring_rule("aime")
 _AIME_ANSWER = re.compile(r"([0-9]{1,3})|.*\\boxed\{\s*([0-9]{1,3})\s*\}[^{}]*", re.DOTALL)
-
-
-def _line_or_box(response: str) -> str | None:
-    line = _DAPO.extract(response)
-    return _AIME.extract(response) if line is None else line.strip("* ") or None
-
-
-def _text_or_integer(answer: str, gold: str) -> bool:
-    return _DAPO.matches(answer, gold) or _AIME.matches(_AIME.extract(answer) or answer, gold)
-
-
-ANSWER_OR_BOX = ScoringRule(
-    name="aime_answer_or_box",
-    version=1,
-    source=r"the last `Answer:` line (verl's math_dapo), or without one the last \boxed{}; equal as verl compares "
-    "them, or as integers",
-    extract=_line_or_box,
-    matches=_text_or_integer,
-)
-"""AIME for a policy trained on `Answer:` lines. Whatever verl's own AIME reward accepts, this accepts; it also reads
-boxes, bold marks and leading zeros, so that another policy's format does not count as a wrong answer."""
 
 
 @dataclass(frozen=True)
@@ -61,14 +39,14 @@ class DapoMath:
     @property
     def rule(self) -> ScoringRule:
         """The evaluation's, on AIME."""
-        return ANSWER_OR_BOX
+        return scoring_rule("aime_answer_or_box")
 
     def toolbox(self, problem: Problem) -> Toolbox | None:
         return None
 
     def reward(self, response: str, ground_truth: str) -> float:
         """verl's DAPO rule, the `Answer:` line alone."""
-        return float(_DAPO.score(response, ground_truth).correct)
+        return float(scoring_rule("dapo_math").score(response, ground_truth).correct)
 
 
 def dapo_problem(row: Mapping[str, Any], index: int) -> Problem:

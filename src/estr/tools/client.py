@@ -37,7 +37,10 @@ class HttpSearch:
 
     def get(self, docid: str) -> str:
         # points escaped as well: "." and ".." would be steps in the path
-        return str(self._json("GET", f"/documents/{quote(docid, safe='').replace('.', '%2E')}", "text"))
+        text = self._json(
+            "GET", f"/documents/{quote(docid, safe='').replace('.', '%2E')}", "text", missing=KeyError(docid)
+        )
+        return str(text)
 
     def health(self) -> int:
         """Number of documents behind the service."""
@@ -46,8 +49,15 @@ class HttpSearch:
     def close(self) -> None:
         self._client.close()
 
-    def _json(self, method: str, path: str, field: str, body: dict[str, Any] | None = None) -> Any:
-        """The field of a JSON answer. Raises `KeyError` for a 404."""
+    def _json(
+        self,
+        method: str,
+        path: str,
+        field: str,
+        body: dict[str, Any] | None = None,
+        missing: Exception | None = None,
+    ) -> Any:
+        """The field of a JSON answer; `missing` is what a 404 means where it has a meaning."""
         pause = _FIRST_PAUSE
         for tries_left in range(self._retries, -1, -1):
             try:
@@ -55,8 +65,8 @@ class HttpSearch:
             except self._transport_error as error:
                 problem = f"cannot be reached ({type(error).__name__}: {error}); is `estr search serve` running?"
             else:
-                if response.status_code == 404:
-                    raise KeyError(path)
+                if response.status_code == 404 and missing is not None:
+                    raise missing
                 if response.status_code < 500:
                     return self._read(response, field)
                 problem = f"failed with status {response.status_code} ({_detail(response)})"

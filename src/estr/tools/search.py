@@ -45,11 +45,6 @@ def render_blocks(hits: Sequence[Hit]) -> str:
     return "\n\n".join(f"docid: {hit.docid}\n{hit.text}" for hit in hits) or "No document matches the query."
 
 
-def render_texts(hits: Sequence[Hit]) -> str:
-    """Nothing but the snippets, for a policy of few words."""
-    return " ; ".join(hit.text for hit in hits)
-
-
 class SearchTool:
     """The tool `search(query)`.
 
