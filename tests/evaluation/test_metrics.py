@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 
 from estr.evaluation import metrics
 from estr.evaluation.metrics import (
-    avg_at_k,
     best_at_k,
     bootstrap_interval,
     bootstrap_interval_over_sets,
@@ -17,10 +16,6 @@ from estr.evaluation.metrics import (
 )
 
 SAMPLES_CORRECT_K = st.integers(1, 8).flatmap(lambda n: st.tuples(st.just(n), st.integers(0, n), st.integers(1, n)))
-
-
-def test_avg_at_k_by_hand() -> None:
-    assert avg_at_k([[1, 0, 1, 0], [0, 0, 0, 1]]).tolist() == [0.5, 0.25]
 
 
 @given(SAMPLES_CORRECT_K)

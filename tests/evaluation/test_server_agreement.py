@@ -28,7 +28,7 @@ from estr.config import EvaluationSettings, RunConfig, resolve
 from estr.data.prepare import read_problems
 from estr.embedded.answer import EmbeddedEngine
 from estr.embedded.policy import load_policy, save_policy
-from estr.embedded.tokenizer import UNKNOWN, ChatTokenizer
+from estr.embedded.tokenizer import UNKNOWN
 from estr.embedded.trainer import behavior_copy
 from estr.evaluation.openai_engine import OpenAIEngine, SamplingSettings, load_tokenizer
 from estr.evaluation.sample import Engine, Sample
@@ -68,10 +68,6 @@ def export(policy: Path, folder: Path) -> None:
     """The weights that rollouts are sampled from (bfloat16 values, kept in float32), as a folder that can be served."""
     shutil.copytree(policy, folder)
     save_policy(behavior_copy(load_policy(policy)), folder)
-    tokenizer = ChatTokenizer.load(policy)
-    plain = {"do_sample": True, "temperature": 1.0, "top_p": 1.0, "top_k": 0}
-    ids = {"eos_token_id": tokenizer.end_id, "pad_token_id": tokenizer.pad_id}
-    (folder / "generation_config.json").write_text(json.dumps(plain | ids))
     path = folder / "tokenizer_config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"response_template": RESPONSE_TEMPLATE}))
 

@@ -114,6 +114,10 @@ class ChatTokenizer:
             "chat_template": CHAT_TEMPLATE,
         }
         (folder / "tokenizer_config.json").write_text(json.dumps(config, indent=2) + "\n")
+        # servers decode greedily, and past the end of a turn, unless a model folder says otherwise
+        plain = {"do_sample": True, "temperature": 1.0, "top_p": 1.0, "top_k": 0}
+        ids = {"eos_token_id": self.end_id, "pad_token_id": self.pad_id}
+        (folder / "generation_config.json").write_text(json.dumps(plain | ids, indent=2) + "\n")
 
     @classmethod
     def load(cls, folder: Path) -> "ChatTokenizer":

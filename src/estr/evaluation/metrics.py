@@ -12,12 +12,6 @@ BINS = 10
 _BLOCK = 4_000_000  # resampled values held at once
 
 
-def avg_at_k(correct: ArrayLike) -> NDArray[np.float64]:
-    """Per problem, the share of its k samples that are correct: `[problems, k]` of 0/1 -> `[problems]`."""
-    shares: NDArray[np.float64] = np.asarray(correct, dtype=np.float64).mean(axis=1)
-    return shares
-
-
 def pass_at_k(samples: int, correct: int, k: int) -> float:
     """Unbiased chance that k of `samples` answers hold a correct one: 1 - C(n-c, k) / C(n, k) (Chen et al. 2021).
 

@@ -1,0 +1,29 @@
+"""Typed configuration: YAML files under `configs/` -> one resolved, hashed `RunConfig` per run."""
+
+from estr.config.files import configs_folder, load_experiment, load_method, load_scale, load_task, parse, read_yaml
+from estr.config.runs import BUDGET_FROM, MATCHED, PROBES, RunConfig, expand, keep_rule, parse_label, resolve
+from estr.config.sections import DataSizes, Deviations, EvaluationSettings, PolicySizes, PretrainSettings, StudyConfig
+
+__all__ = [
+    "BUDGET_FROM",
+    "MATCHED",
+    "PROBES",
+    "DataSizes",
+    "Deviations",
+    "EvaluationSettings",
+    "PolicySizes",
+    "PretrainSettings",
+    "RunConfig",
+    "StudyConfig",
+    "configs_folder",
+    "expand",
+    "keep_rule",
+    "load_experiment",
+    "load_method",
+    "load_scale",
+    "load_task",
+    "parse",
+    "parse_label",
+    "read_yaml",
+    "resolve",
+]

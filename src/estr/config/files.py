@@ -1,0 +1,104 @@
+"""Read and validate the files under `configs/`; a mistake is a `UserError` that names file and key."""
+
+from functools import cache
+from pathlib import Path
+from typing import Any, TypeVar
+
+import yaml
+from pydantic import BaseModel, ValidationError
+
+from estr.config.sections import (
+    COUNTERPARTS,
+    DataSizes,
+    EvaluationSettings,
+    ExperimentConfig,
+    MethodConfig,
+    PolicySizes,
+    PretrainSettings,
+    ScaleConfig,
+    TaskConfig,
+    TaskSizes,
+    TrainSettings,
+)
+from estr.errors import UserError
+
+Model = TypeVar("Model", bound=BaseModel)
+
+
+def configs_folder() -> Path:
+    """`configs/` of the working tree: the current folder's or the nearest parent's."""
+    for folder in (Path.cwd(), *Path.cwd().parents):
+        if (folder / "configs" / "scales").is_dir():
+            return folder / "configs"
+    raise UserError("no configs/ folder here or above: run the command inside a checkout of estr")
+
+
+def parse(model: type[Model], data: Any, source: str) -> Model:
+    """Validate `data`; the first problem becomes one line with source and key."""
+    try:
+        return model.model_validate(data)
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(map(str, first["loc"])) or "(top level)"
+        raise UserError(f"{source}: key {key!r}: {first['msg']} (got {first['input']!r})") from error
+
+
+def read_yaml(path: Path) -> Any:
+    try:
+        return yaml.safe_load(path.read_text())
+    except yaml.YAMLError as error:
+        raise UserError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from error
+
+
+def _read(model: type[Model], kind: str, name: str) -> Model:
+    folder = configs_folder() / kind
+    path = folder / f"{name}.yaml"
+    if not path.is_file():
+        known = ", ".join(sorted(p.stem for p in folder.glob("*.yaml")))
+        raise UserError(f"unknown {kind[:-1]} {name!r}: {folder.name}/ has {known}")
+    return parse(model, read_yaml(path), f"configs/{kind}/{name}.yaml")
+
+
+@cache
+def load_scale(name: str) -> ScaleConfig:
+    return _read(ScaleConfig, "scales", name)
+
+
+@cache
+def load_sizes(scale: str, task: str) -> TaskSizes:
+    """The task's sizes at a scale: the scale's sections with the task's changes."""
+    source = f"configs/scales/{scale}.yaml"
+    sizes = load_scale(scale)
+    if task not in sizes.tasks:
+        raise UserError(f"{source}: key 'tasks' lacks the task {task!r}")
+    if task not in COUNTERPARTS:
+        raise UserError(f"{source}: tasks.{task}: there is a laptop counterpart for {', '.join(COUNTERPARTS)} only")
+    chosen = sizes.tasks[task]
+    sections = {
+        name: getattr(sizes, name).model_dump() | getattr(chosen, name)
+        for name in ("policy", "data", "pretrain", "train", "evaluation")
+    }
+    return TaskSizes(
+        seeds=chosen.seeds or sizes.seeds,
+        counterpart=parse(COUNTERPARTS[task], chosen.counterpart, f"{source}, tasks.{task}.counterpart"),
+        policy=parse(PolicySizes, sections["policy"], f"{source}, tasks.{task}.policy"),
+        data=parse(DataSizes, sections["data"], f"{source}, tasks.{task}.data"),
+        pretrain=parse(PretrainSettings, sections["pretrain"], f"{source}, tasks.{task}.pretrain"),
+        train=parse(TrainSettings, sections["train"], f"{source}, tasks.{task}.train"),
+        evaluation=parse(EvaluationSettings, sections["evaluation"], f"{source}, tasks.{task}.evaluation"),
+    )
+
+
+@cache
+def load_task(name: str) -> TaskConfig:
+    return _read(TaskConfig, "tasks", name)
+
+
+@cache
+def load_method(name: str) -> MethodConfig:
+    return _read(MethodConfig, "methods", name)
+
+
+@cache
+def load_experiment(name: str) -> ExperimentConfig:
+    return _read(ExperimentConfig, "experiments", name)

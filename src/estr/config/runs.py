@@ -1,0 +1,170 @@
+"""One resolved, hashed `RunConfig` per run. A run is (scale, task, method, overrides, seed)."""
+
+import hashlib
+import itertools
+import json
+import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from estr.config.files import load_method, load_scale, load_sizes, load_task, parse
+from estr.config.sections import (
+    Count,
+    CounterpartSizes,
+    DataSizes,
+    EvaluationSettings,
+    ExperimentConfig,
+    PolicySizes,
+    PretrainSettings,
+    Section,
+    Staleness,
+    TrainSettings,
+)
+from estr.errors import UserError
+
+if TYPE_CHECKING:
+    from estr.algorithm.rules import KeepRule
+
+MATCHED = ("icepop", "kpop", "m2po")
+"""Methods that are also run at the masking budget of `BUDGET_FROM`."""
+BUDGET_FROM = "estr"
+PROBES = (*MATCHED, BUDGET_FROM)
+"""Methods whose rules every run reports as a diagnostic, and on whose thresholds a calibration depends."""
+
+
+class RunConfig(Section):
+    """Everything that decides a run's numbers."""
+
+    scale: str
+    task: str
+    method: str
+    overrides: dict[str, str | int | float]
+    seed: Count
+    engine: str
+    staleness: Staleness
+    rule: str
+    thresholds: dict[str, float | str]
+    matched_budget: bool
+    policy: PolicySizes
+    counterpart: CounterpartSizes
+    data: DataSizes
+    pretrain: PretrainSettings
+    train: TrainSettings
+    evaluation: EvaluationSettings
+
+    @property
+    def label(self) -> str:
+        """The method with its overrides, as it stands in the run's path: `estr__tau=1.0`."""
+        return "__".join([self.method, *(f"{key}={value}" for key, value in sorted(self.overrides.items()))])
+
+    @property
+    def run_id(self) -> str:
+        return f"{self.scale}/{self.task}/{self.label}/seed{self.seed}"
+
+    @property
+    def hash(self) -> str:
+        """Twelve hex digits over all keys that change the training's numbers."""
+        irrelevant: Any = {"evaluation": True, "data": {"eval_problems"}, "train": {"checkpoint_every"}}
+        content = json.dumps(self.model_dump(exclude=irrelevant), sort_keys=True)
+        return hashlib.sha256(content.encode()).hexdigest()[:12]
+
+
+def parse_label(label: str) -> tuple[str, dict[str, str | int | float]]:
+    """`estr__intra=1__tau=0.7` -> ("estr", {"intra": 1, "tau": 0.7})."""
+    method, *pairs = label.split("__")
+    overrides = {}
+    for pair in pairs:
+        key, sign, text = pair.partition("=")
+        if not sign or not re.fullmatch(r"[a-z_]+", key) or not re.fullmatch(r"[A-Za-z0-9.+-]+", text):
+            raise UserError(f"run label {label!r}: {pair!r} is not key=value")
+        overrides[key] = yaml.safe_load(text)
+        if isinstance(overrides[key], str) and re.fullmatch(r"[0-9.]+e[+-]?[0-9]+", text):
+            overrides[key] = float(text)
+    return method, overrides
+
+
+def resolve(scale: str, task: str, label: str, seed: int) -> RunConfig:
+    """The configuration of one run.
+
+    Overrides name a staleness component (`intra`, `inter`), a training setting (`learning_rate`), a threshold of
+    the method's rule (`tau`), or `thresholds=matched`: calibrate the rule to ESTR's masked fraction. Only the
+    shortest label is accepted, so that equal runs have equal names.
+    """
+    method, overrides = parse_label(label)
+    config = _resolve(scale, task, method, overrides, seed)
+    if config.label != label:
+        raise UserError(f"run label {label!r}: write it as {config.label!r}, so that equal runs have equal names")
+    return config
+
+
+def _resolve(scale: str, task: str, method: str, overrides: Mapping[str, str | int | float], seed: int) -> RunConfig:
+    """`resolve` for overrides in any form; the result's label is the shortest one."""
+    task_config, method_config, sizes = load_task(task), load_method(method), load_sizes(scale, task)
+    staleness = {} if method_config.synchronous else task_config.staleness.model_dump()
+    train = sizes.train.model_dump()
+    thresholds = method_config.thresholds | task_config.thresholds.get(method, {})
+    changed: dict[str, str | int | float] = {}
+    for key, value in overrides.items():
+        if key == "thresholds":
+            if value != "matched":
+                raise UserError(f"{method}: the override thresholds can only be 'matched', got {value!r}")
+            changed[key] = value
+            continue
+        section = next((part for part in (staleness, train, thresholds) if key in part), None)
+        if section is None:
+            known = ", ".join([*staleness, *thresholds, "thresholds", *train])
+            raise UserError(f"{method}: unknown override {key!r}; there are {known}")
+        if isinstance(section[key], float) and isinstance(value, int):
+            value = float(value)
+        if section[key] != value:
+            section[key] = changed[key] = value
+    config = parse(
+        RunConfig,
+        {
+            "scale": scale,
+            "task": task,
+            "method": method,
+            "overrides": changed,
+            "seed": seed,
+            "engine": load_scale(scale).engine,
+            "staleness": {"intra": 0, "inter": 0} | staleness,
+            "rule": method_config.rule,
+            "thresholds": thresholds,
+            "matched_budget": "thresholds" in changed,
+            "policy": sizes.policy.model_dump(),
+            "counterpart": sizes.counterpart.model_dump(),
+            "data": sizes.data.model_dump(),
+            "pretrain": sizes.pretrain.model_dump(),
+            "train": train,
+            "evaluation": sizes.evaluation.model_dump(),
+        },
+        f"run {scale}/{task}/{method} with {dict(overrides)}, seed {seed}",
+    )
+    keep_rule(config)
+    return config
+
+
+def keep_rule(config: RunConfig) -> "KeepRule":
+    """The run's keep rule; an unknown rule or a bad threshold names the method's file."""
+    from estr.algorithm.rules import build_rule
+
+    try:
+        return build_rule(config.rule, **config.thresholds)
+    except ValueError as error:
+        raise UserError(f"configs/methods/{config.method}.yaml or an override of it: {error}") from error
+
+
+def expand(experiment: ExperimentConfig, scale: str) -> list[RunConfig]:
+    """Every run of the experiment at a scale, in the order of the file, each once."""
+    runs: dict[str, RunConfig] = {}
+    for matrix in experiment.runs:
+        for task, method in itertools.product(matrix.tasks, matrix.methods):
+            seeds = load_sizes(scale, task).seeds if matrix.seeds is None else matrix.seeds
+            for values in itertools.product(*matrix.overrides.values()):
+                overrides = dict(zip(matrix.overrides, values, strict=True))
+                for seed in seeds:
+                    run = _resolve(scale, task, method, overrides, seed)
+                    runs[run.run_id] = run
+    return list(runs.values())
