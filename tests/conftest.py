@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from estr import config
+from estr.config import files
 
 REPOSITORY = Path(__file__).parents[1]
 
@@ -19,7 +19,7 @@ def workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]
 
 
 def _without_caches(folder: Path) -> Iterator[Path]:
-    loaders = (config.load_scale, config.load_sizes, config.load_task, config.load_method, config.load_experiment)
+    loaders = (files.load_scale, files.load_sizes, files.load_task, files.load_method, files.load_experiment)
     for loader in loaders:
         loader.cache_clear()
     yield folder
