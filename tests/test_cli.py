@@ -173,5 +173,3 @@ def test_any_policy_is_evaluated_without_runs(workspace: Path) -> None:
     assert estr(*command, cwd=workspace).stdout == first.stdout
     wrong = [part if part != "gsm8k" else "dapo_math" for part in command]
     assert_one_line(estr(*wrong, cwd=workspace), 2, "holds data of gsm8k, not of dapo_math")
-    nobody = estr(*command, "--server", "http://127.0.0.1:9", cwd=workspace)
-    assert_one_line(nobody, 2, "127.0.0.1:9")

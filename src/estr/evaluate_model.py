@@ -51,11 +51,11 @@ def evaluate_model(request: Request) -> dict[str, Any]:
         raise UserError(
             "the embedded engine samples from the whole distribution: --temperature 0 and --top-p need --server"
         )
+    made_by = f"estr data prepare {request.task} --scale paper"
+    problems = read_problems(existing(request.data / "eval.parquet", made_by))
     weights = fingerprint(request.model)
     out = request.out or request.evaluations / request.task / f"{request.model.resolve().name}-{weights[:8]}"
     max_tokens = request.max_tokens or RESPONSE_TOKENS.get(request.task, 8192)
-    made_by = f"estr data prepare {request.task} --scale paper"
-    problems = read_problems(existing(request.data / "eval.parquet", made_by))
     truncate: Callable[[str, int], str] = truncation(load_tokenizer(request.model))
     task = prepared_task(request.task, request.data, request.retriever, truncate)
     judge = choose_judge(task, request.judge_url, request.judge_model, out)

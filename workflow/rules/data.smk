@@ -63,9 +63,9 @@ rule prepare_published:
         runtime=120,
     params:
         copies=f"--from {STUDY.published_copies}" if STUDY.published_copies else "",
-        results=STUDY.results,
+        options=f"--scale {PAPER} --results {STUDY.results}",
     shell:
-        "estr data prepare {wildcards.benchmark} --scale paper --results {params.results} {params.copies} 2> {log}"
+        "estr data prepare {wildcards.benchmark} {params.options} {params.copies} 2> {log}"
 
 
 rule published_data:
