@@ -361,16 +361,15 @@ def dapo_turns(problem: Problem, answer: str) -> list[str]:
     return [f"Thus \\boxed{{999}} is wrong.\nAnswer: {answer}"]
 
 
-@pytest.mark.parametrize(
-    ("name", "turns", "options"),
-    [
-        ("gsm8k", gsm8k_turns, {"oracle": True}),
-        ("gsm8k", gsm8k_turns, {"oracle": False}),
-        ("dapo_math", dapo_turns, {}),
-        ("browsecomp_plus", browsecomp_turns, {}),
-        ("search_r1", search_r1_turns, {"corpus": True}),
-    ],
-)
+SCRIPTS: list[tuple[str, Callable[[Problem, str], list[str]], dict[str, Any]]] = [
+    ("gsm8k", gsm8k_turns, {"oracle": True}),
+    ("dapo_math", dapo_turns, {}),
+    ("browsecomp_plus", browsecomp_turns, {}),
+    ("search_r1", search_r1_turns, {"corpus": True}),
+]
+
+
+@pytest.mark.parametrize(("name", "turns", "options"), [*SCRIPTS, ("gsm8k", gsm8k_turns, {"oracle": False})])
 def test_a_scripted_policy_scores_what_it_deserves(
     published: Path,
     tmp_path: Path,
@@ -431,15 +430,7 @@ class Scripted:
             yield position, [*samples, Sample("", status="failed")]
 
 
-@pytest.mark.parametrize(
-    ("name", "turns", "options"),
-    [
-        ("gsm8k", gsm8k_turns, {}),
-        ("dapo_math", dapo_turns, {}),
-        ("browsecomp_plus", browsecomp_turns, {}),
-        ("search_r1", search_r1_turns, {"corpus": True}),
-    ],
-)
+@pytest.mark.parametrize(("name", "turns", "options"), SCRIPTS)
 def test_from_the_published_rows_to_an_evaluation(
     published: Path,
     tmp_path: Path,
