@@ -34,7 +34,7 @@ def test_every_file_is_valid_and_every_run_resolves() -> None:
     parse(Deviations, read_yaml(Path("configs/paper/deviations.yaml")), "deviations.yaml")
     for scale in ("smoke", "laptop"):
         for path in Path("configs/experiments").glob("*.yaml"):
-            for run in expand(load_experiment(path.stem), scale):
+            for run in expand(load_experiment(path.stem).runs, scale):
                 assert resolve(scale, run.task, run.label, run.seed) == run
 
 
@@ -173,9 +173,9 @@ def test_a_run_that_two_matrices_name_is_made_once(workspace: Path) -> None:
             {"tasks": ["dapo_math"], "methods": ["async"], "overrides": {"inter": [10, 20], "learning_rate": [1e-4]}},
         ],
     )
-    runs = expand(load_experiment("main_results"), "laptop")
+    runs = expand(load_experiment("main_results").runs, "laptop")
     assert [(run.label, run.seed) for run in runs] == [
-        (label, seed) for label in ("async", "async__inter=20") for seed in (0, 1)
+        (label, seed) for label in ("async", "async__inter=20") for seed in (0, 1, 2)
     ]
 
 

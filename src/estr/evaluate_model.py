@@ -83,7 +83,7 @@ def evaluate_model(request: Request) -> dict[str, Any]:
     from estr.embedded.answer import EmbeddedEngine
 
     settings = EvaluationSettings(samples=request.k, temperature=request.temperature, seed=request.seed)
-    engine = EmbeddedEngine(request.model, task, settings, max_tokens)
+    engine = EmbeddedEngine.load(request.model, task, settings, max_tokens)
     return evaluate_engine(
         engine,
         task,

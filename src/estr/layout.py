@@ -34,6 +34,12 @@ class Layout:
     def calibration(self, task: str) -> Path:
         return self.root / "calibration" / f"{task}.json"
 
+    def throughput(self, config: RunConfig) -> Path:
+        return self.root / "throughput" / config.task / config.label / f"seed{config.seed}"
+
+    def sample(self, name: str) -> Path:
+        return self.root / "samples" / name
+
     def run(self, config: RunConfig) -> Path:
         return self.root / "runs" / config.task / config.label / f"seed{config.seed}"
 

@@ -17,7 +17,7 @@ import torch
 from estr.algorithm.calibration import calibrate
 from estr.algorithm.rules import KeepRule
 from estr.algorithm.signals import TokenSignals
-from estr.config import BUDGET_FROM, MATCHED, PROBES, RunConfig, keep_rule, load_method, resolve
+from estr.config import BUDGET_FROM, MATCHED, PROBES, RunConfig, keep_rule, load_method, load_scale, resolve
 from estr.data.prepare import prepare, read_demonstrations, read_problems
 from estr.embedded.answer import EmbeddedEngine
 from estr.embedded.checkpoint import file_digest
@@ -31,7 +31,7 @@ from estr.evaluation.standalone import JUDGED_OFFLINE
 from estr.layout import Layout, existing
 from estr.provenance import commit, machine, packages, read_json, write_json
 from estr.tasks import laptop_counterpart
-from estr.tasks.base import TrainableFromScratch
+from estr.tasks.base import Problem, TrainableFromScratch
 from estr.tracking import RunTracker, Study
 
 Tracked = TypeVar("Tracked")
@@ -53,8 +53,8 @@ def warm_start(layout: Layout, config: RunConfig) -> None:
     pretrain(config.policy, config.pretrain, task.vocabulary(), shown, layout.warm_start(config.task))
 
 
-def train(layout: Layout, config: RunConfig) -> None:
-    """Run or resume one training run to its last step.
+def train(layout: Layout, config: RunConfig, *, live_tracking: bool) -> None:
+    """Run or resume one training run to its last step; with `live_tracking` MLflow follows it while it trains.
 
     Its checkpoints lie under `state/`, in a folder named after everything that decides its numbers: a changed
     configuration, warm start or data set starts over. They go when the run is complete.
@@ -72,9 +72,10 @@ def train(layout: Layout, config: RunConfig) -> None:
     (folder / "run.json").unlink(missing_ok=True)
     state = folder / "state" / key
     probes = {name: keep_rule(resolve(config.scale, config.task, name, config.seed)) for name in PROBES}
-    trainer = Trainer(config, rule, probes, _task(config), problems, start, folder, state)
+    held_out = _held_out(layout, config)[: config.train.validate_problems] if config.train.validate_every else []
+    trainer = Trainer(config, rule, probes, _task(config), problems, start, folder, state, held_out)
     trainer.resume()
-    tracker = _open_tracker(layout, config, rule, state / "mlflow_run.json")
+    tracker = _open_tracker(layout, config, rule, state / "mlflow_run.json") if live_tracking else None
     with StopRequest() as stop:
         try:
             for metrics in trainer.run(stop):
@@ -94,11 +95,12 @@ def train(layout: Layout, config: RunConfig) -> None:
 def calibrate_matched_budget(layout: Layout, task: str, reference: RunConfig) -> None:
     """Thresholds at which each baseline masks as many tokens as ESTR on the early tokens of a vanilla async run.
 
-    The paper calibrates on one step-0 batch. A tiny policy's step-0 mismatch is far below every threshold, so the
-    shared batch here is the reference run's tokens of its first `train.tokens_first` steps, when staleness has set in.
+    The paper calibrates on one step-0 batch (`calibration_steps` 1). A tiny policy's step-0 mismatch is far below every
+    threshold, so at laptop scale more steps of the reference run are shared, until staleness has set in.
     """
     source = existing(layout.run(reference) / "tokens.parquet", f"estr train {task} {reference.label}")
-    updates = _updates(pq.read_table(source), reference.train.tokens_first)
+    last_step = load_scale(reference.scale).calibration_steps
+    updates = _updates(pq.read_table(source), last_step)
     tokens = sum(update.response_tokens for update in updates)
     budget_rule = keep_rule(resolve(reference.scale, task, BUDGET_FROM, reference.seed))
     budget = 1 - sum(int(budget_rule.keep(update).sum()) for update in updates) / tokens
@@ -112,7 +114,7 @@ def calibrate_matched_budget(layout: Layout, task: str, reference: RunConfig) ->
         rules[method] = {"name": found.rule.name, **asdict(found.rule), "achieved": found.achieved}
     path = layout.calibration(task)
     path.parent.mkdir(parents=True, exist_ok=True)
-    steps = [1, reference.train.tokens_first]
+    steps = [1, last_step]
     note = {"budget": budget, "tokens": tokens, "steps": steps, "source_runs": [reference.run_id]}
     write_json(path, note | {"rules": rules})
 
@@ -136,9 +138,9 @@ def evaluate(layout: Layout, config: RunConfig) -> None:
 
 def _evaluate_policy(layout: Layout, config: RunConfig, policy: Path, folder: Path) -> dict[str, Any]:
     task, settings = _task(config), config.evaluation
-    problems = read_problems(existing(layout.data(config.task) / "eval.parquet", f"estr data prepare {config.task}"))
+    problems = _held_out(layout, config)
     return run.evaluate(
-        EmbeddedEngine(policy, task, settings, config.train.max_tokens),
+        EmbeddedEngine.load(policy, task, settings, config.train.max_tokens),
         task,
         problems,
         k=settings.samples,
@@ -148,6 +150,10 @@ def _evaluate_policy(layout: Layout, config: RunConfig, policy: Path, folder: Pa
         | {"max_tokens": config.train.max_tokens, "policy": file_digest(policy / "model.safetensors")},
         judge=ExactMatchJudge() if task.rule.name == JUDGED_OFFLINE else None,
     )
+
+
+def _held_out(layout: Layout, config: RunConfig) -> list[Problem]:
+    return read_problems(existing(layout.data(config.task) / "eval.parquet", f"estr data prepare {config.task}"))
 
 
 def _task(config: RunConfig) -> TrainableFromScratch:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from tqdm import tqdm
 
 from estr.config import RunConfig
 from estr.provenance import commit, read_json, write_json
@@ -131,11 +132,22 @@ class RunTracker:
         self._client.set_terminated(self.run_id, status=status)
 
 
-def publish(study: Study, runs: Sequence[Path], tables: Sequence[Path], figures: Sequence[Path], report: Path) -> None:
-    """Put evaluations into the runs they belong to, and tables, figures and report into the parent run."""
+def import_runs(study: Study, runs: Sequence[Path], out: Path) -> None:
+    """Put complete runs with their evaluations into the store, those it has already excepted, and write where they are.
+
+    `out` gets tracking_uri, experiment_id, and the MLflow run id of every run id.
+    """
     client = study.client()
-    for folder in runs:
-        log_evaluation(client, _child(study, client, folder), folder / "evaluation.json")
+    found = {}
+    for folder in tqdm(runs, desc="MLflow", unit="run", disable=None):
+        found[read_json(folder / "run.json")["run_id"]] = child = _child(study, client, folder)
+        log_evaluation(client, child, folder / "evaluation.json")
+    write_json(out, {"tracking_uri": study.tracking_uri, "experiment_id": study.experiment_id, "runs": found})
+
+
+def publish(study: Study, tables: Sequence[Path], figures: Sequence[Path], report: Path) -> None:
+    """Put tables, figures and report into the parent run."""
+    client = study.client()
     for into, paths in (("tables", tables), ("figures", figures)):
         for path in paths:
             for sibling in sorted(path.parent.glob(f"{path.stem}.*")):

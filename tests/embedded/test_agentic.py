@@ -170,7 +170,7 @@ def test_staleness_is_measured_over_turns(config: RunConfig, task: Calling, warm
 
 
 def test_evaluation_counts_turns_calls_and_own_tokens(task: Calling, warm_start: Path) -> None:
-    engine = EmbeddedEngine(warm_start, task, EvaluationSettings(samples=3, temperature=1.0, seed=0), 40)
+    engine = EmbeddedEngine.load(warm_start, task, EvaluationSettings(samples=3, temperature=1.0, seed=0), 40)
     problems = task.problems("eval", 30, 0)
     answers = dict(engine.answer(problems, 3))
     samples = [sample for position in range(30) for sample in answers[position]]

@@ -120,7 +120,7 @@ def test_a_server_and_the_embedded_engine_agree(trained: tuple[RunConfig, Layout
     model, limit = tmp_path / "model", config.train.max_tokens
     export(layout.warm_start(config.task), model)
     settings = EvaluationSettings(samples=EMBEDDED_SAMPLES, temperature=1.0, seed=0)
-    embedded = samples_of(EmbeddedEngine(model, task, settings, limit), problems, EMBEDDED_SAMPLES)
+    embedded = samples_of(EmbeddedEngine.load(model, task, settings, limit), problems, EMBEDDED_SAMPLES)
     with served(model) as url:
         # one at a time: the server has one random generator, so that seeds count in their order only
         sampling = SamplingSettings(max_tokens=limit, dialogue_tokens=limit)

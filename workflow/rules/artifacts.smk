@@ -1,11 +1,14 @@
 # Tables, figures and the report, from the tables on disk alone. `snakemake <experiment>` builds one experiment's.
 
 
+ruleorder: claims > table
+
+
 rule table:
     input:
-        runs=lambda w: evaluated(experiment_of("tables", w.name)),
-        calibration=lambda w: calibrations(experiment_of("tables", w.name)),
-        paper="configs/paper/reported.csv",
+        sources=lambda w: source_files(experiment_of("tables", w.name)),
+        calibration=lambda w: sorted(set(calibrations(experiment_of("tables", w.name)))),
+        paper=["configs/paper/reported.csv", "configs/paper/settings.csv"],
     output:
         csv=report(
             f"{ROOT}/tables/{{name}}.csv",
@@ -20,15 +23,37 @@ rule table:
     conda:
         "../../environment.yml"
     params:
-        runs=lambda w: run_folders(experiment_of("tables", w.name)),
-        calibration=lambda w, input: " ".join(f"--calibration {path}" for path in input.calibration),
+        sources=lambda w: source_folders(experiment_of("tables", w.name)),
+        calibration=lambda w, input: calibration_options(input.calibration),
     shell:
-        "estr table {wildcards.name} {params.runs} {params.calibration} --out {output.csv} 2> {log}"
+        "estr table {wildcards.name} {params.sources} {params.calibration} --out {output.csv} 2> {log}"
+
+
+rule claims:
+    input:
+        sources=everywhere(source_files),
+        calibration=everywhere(calibrations),
+        claims="configs/paper/claims.yaml",
+    output:
+        csv=report(CLAIMS, caption="../report/table.rst", category="Claims"),
+        md=f"{ROOT}/tables/claims.md",
+        tex=f"{ROOT}/tables/claims.tex",
+    log:
+        f"{LOGS}/tables/claims.log",
+    benchmark:
+        f"{LOGS}/tables/claims.benchmark.tsv"
+    conda:
+        "../../environment.yml"
+    params:
+        sources=everywhere(source_folders),
+        calibration=lambda w, input: calibration_options(input.calibration),
+    shell:
+        "estr table claims {params.sources} {params.calibration} --out {output.csv} 2> {log}"
 
 
 rule figure:
     input:
-        lambda w: evaluated(experiment_of("figures", w.name)),
+        lambda w: source_files(experiment_of("figures", w.name)),
     output:
         png=report(
             f"{FIGURES}/{{name}}.png",
@@ -43,16 +68,17 @@ rule figure:
     conda:
         "../../environment.yml"
     params:
-        runs=lambda w: run_folders(experiment_of("figures", w.name)),
+        sources=lambda w: source_folders(experiment_of("figures", w.name)),
     shell:
-        "estr figure {wildcards.name} {params.runs} --out {output.png} 2> {log}"
+        "estr figure {wildcards.name} {params.sources} --out {output.png} 2> {log}"
 
 
 rule html:
     input:
-        tables=all_tables(),
+        tables=[CLAIMS, *all_tables()],
         figures=all_figures(),
-        runs=all_runs(),
+        runs=everywhere(source_files),
+        mlflow=f"{ROOT}/mlflow/runs.json",
         deviations="configs/paper/deviations.yaml",
     output:
         f"{ROOT}/report.html",
@@ -63,16 +89,16 @@ rule html:
     params:
         options=OPTIONS,
         artifacts=artifact_options(),
-        runs=all_run_folders(),
+        sources=everywhere(source_folders),
     shell:
-        "estr report {params.runs} {params.artifacts} --out {output} {params.options} 2> {log}"
+        "estr report {params.sources} {params.artifacts} --mlflow {input.mlflow} --out {output} {params.options} 2> {log}"
 
 
 rule reference:
     input:
-        tables=all_tables(),
+        tables=[CLAIMS, *all_tables()],
         figures=all_figures(),
-        runs=all_runs(),
+        runs=everywhere(source_files),
     output:
         f"docs/results/{SCALE}/README.md",
     log:
@@ -81,9 +107,9 @@ rule reference:
         "../../environment.yml"
     params:
         artifacts=artifact_options(),
-        runs=all_run_folders(),
+        sources=everywhere(source_folders),
     shell:
-        "estr reference {params.runs} {params.artifacts} --out {output} 2> {log}"
+        "estr reference {params.sources} {params.artifacts} --out {output} 2> {log}"
 
 
 for _name, _experiment in EXPERIMENTS.items():

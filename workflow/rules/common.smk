@@ -13,20 +13,25 @@ validate(config, "../schemas/config.schema.yaml")
 try:
     STUDY = settings.parse(settings.StudyConfig, config, "configs/config.yaml")
     EXPERIMENTS = {name: settings.load_experiment(name) for name in STUDY.experiments}
-    RUNS = {name: settings.expand(experiment, STUDY.scale) for name, experiment in EXPERIMENTS.items()}
+    RUNS = {name: settings.expand(e.runs, STUDY.scale) for name, e in EXPERIMENTS.items()}
+    MEASUREMENTS = {name: settings.expand(e.measurements, STUDY.scale) for name, e in EXPERIMENTS.items()}
 except UserError as error:
     raise WorkflowError(str(error)) from None
 SCALE = STUDY.scale
 FIRST_SEED = settings.load_scale(SCALE).seeds[0]
 LAYOUT = Layout(Path(STUDY.results), SCALE)
 ROOT, FIGURES = str(LAYOUT.root), f"{STUDY.figures}/{SCALE}"
+CLAIMS = f"{ROOT}/tables/claims.csv"
 LOGS = f"logs/{SCALE}"
 OPTIONS = f"--scale {SCALE} --results {STUDY.results}"
+LIVE = "--live-tracking" if STUDY.live_tracking else ""  # no parameter of a rule: switching it retrains nothing
 DATA = f"{ROOT}/data/{{task}}"
 PUBLISHED = f"{STUDY.results}/{PAPER}/data/{{benchmark}}"
 WARM_START = f"{ROOT}/warm_start/{{task}}"
 RUN = f"{ROOT}/runs/{{task}}/{{label}}/seed{{seed}}"
 RUN_LOGS = f"{LOGS}/runs/{{task}}/{{label}}/seed{{seed}}"
+THROUGHPUT = f"{ROOT}/throughput/{{task}}/{{label}}/seed{{seed}}"
+SAMPLE = f"{ROOT}/samples/{{sample}}"
 
 
 wildcard_constraints:
@@ -52,9 +57,32 @@ def run_folders(experiment):
     return [str(LAYOUT.run(run)) for run in RUNS[experiment]]
 
 
-def evaluated(experiment):
-    files = ("run.json", "metrics.parquet", "tokens.parquet", "evaluation.json")
-    return [f"{folder}/{name}" for folder in run_folders(experiment) for name in files]
+def throughput_folders(experiment):
+    """Throughput is measured on the first seed alone."""
+    return list(dict.fromkeys(str(LAYOUT.throughput(run)) for run in MEASUREMENTS[experiment] if run.seed == FIRST_SEED))
+
+
+def sample_folders(experiment):
+    return [str(LAYOUT.sample(name)) for name in EXPERIMENTS[experiment].samples]
+
+
+def source_folders(experiment):
+    """What the experiment's tables and figures are made from."""
+    return run_folders(experiment) + throughput_folders(experiment) + sample_folders(experiment)
+
+
+def source_files(experiment):
+    kinds = (
+        (run_folders, ("run.json", "metrics.parquet", "tokens.parquet", "evaluation.json")),
+        (throughput_folders, ("throughput.json", "steps.parquet", "trajectories.parquet")),
+        (sample_folders, ("sample.json", "tokens.parquet")),
+    )
+    return [f"{folder}/{name}" for folders, names in kinds for folder in folders(experiment) for name in names]
+
+
+def everywhere(of_experiment):
+    """What `of_experiment` gives for any experiment, each once."""
+    return sorted({item for experiment in EXPERIMENTS for item in of_experiment(experiment)})
 
 
 def matched_thresholds(wildcards):
@@ -80,18 +108,13 @@ def all_figures():
 
 
 def artifact_options():
-    tables = " ".join(f"--table {path}" for path in all_tables())
+    tables = " ".join(f"--table {path}" for path in [CLAIMS, *all_tables()])
     return tables + " " + " ".join(f"--figure {path}" for path in all_figures())
 
 
-def all_runs():
-    return [path for name in EXPERIMENTS for path in evaluated(name)]
-
-
-def all_run_folders():
-    return sorted({folder for name in EXPERIMENTS for folder in run_folders(name)})
-
-
 def calibrations(experiment):
-    runs = RUNS[experiment]
-    return sorted({str(LAYOUT.calibration(run.task)) for run in runs if run.matched_budget})
+    return [str(LAYOUT.calibration(run.task)) for run in RUNS[experiment] if run.matched_budget]
+
+
+def calibration_options(paths):
+    return " ".join(f"--calibration {path}" for path in paths)

@@ -15,11 +15,29 @@ rule open_study:
         "estr track open {params.options} {params.uri} 2> {log}"
 
 
+rule track_runs:
+    input:
+        study=ancient(f"{ROOT}/mlflow/study.json"),
+        runs=everywhere(source_files),
+    output:
+        f"{ROOT}/mlflow/runs.json",
+    log:
+        f"{LOGS}/mlflow/runs.log",
+    benchmark:
+        f"{LOGS}/mlflow/runs.benchmark.tsv"
+    conda:
+        "../../environment.yml"
+    params:
+        options=OPTIONS,
+        runs=everywhere(run_folders),
+    shell:
+        "estr track runs {params.runs} --out {output} {params.options} 2> {log}"
+
+
 rule track:
     input:
         study=ancient(f"{ROOT}/mlflow/study.json"),
-        runs=all_runs(),
-        tables=all_tables(),
+        tables=[CLAIMS, *all_tables()],
         figures=all_figures(),
         report=f"{ROOT}/report.html",
     output:
@@ -31,6 +49,5 @@ rule track:
     params:
         options=OPTIONS,
         artifacts=artifact_options(),
-        runs=all_run_folders(),
     shell:
-        "estr track publish {params.runs} {params.artifacts} --report {input.report} {params.options} 2> {log}"
+        "estr track publish {params.artifacts} --report {input.report} {params.options} 2> {log}"

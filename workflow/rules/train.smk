@@ -29,7 +29,7 @@ rule train:
         options=OPTIONS,
         config_hash=lambda w: run_config(w).hash,
     shell:
-        "estr train {wildcards.task} {wildcards.label} --seed {wildcards.seed} {params.options} 2> {log}"
+        "estr train {wildcards.task} {wildcards.label} --seed {wildcards.seed} {LIVE} {params.options} 2> {log}"
 
 
 rule calibrate:
@@ -46,6 +46,7 @@ rule calibrate:
     params:
         options=OPTIONS,
         seed=FIRST_SEED,
+        steps=settings.load_scale(SCALE).calibration_steps,
         thresholds=published_thresholds,
     shell:
         "estr calibrate {wildcards.task} --seed {params.seed} {params.options} 2> {log}"

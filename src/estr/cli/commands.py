@@ -75,8 +75,9 @@ def pretrain(task: str, scale: str, results: Path) -> None:
 @click.argument("task")
 @click.argument("label")
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
+@click.option("--live-tracking", is_flag=True, help="MLflow follows the run while it trains")
 @scale_options
-def train(task: str, label: str, seed: int, scale: str, results: Path) -> None:
+def train(task: str, label: str, seed: int, live_tracking: bool, scale: str, results: Path) -> None:
     """Train TASK with the method and overrides that LABEL names; a stopped run resumes.
 
     Ctrl-C ends the run after the current step and leaves a checkpoint.
@@ -85,7 +86,7 @@ def train(task: str, label: str, seed: int, scale: str, results: Path) -> None:
     from estr.stages import train as train_stage
 
     try:
-        train_stage(Layout(results, scale), resolve(scale, task, label, seed))
+        train_stage(Layout(results, scale), resolve(scale, task, label, seed), live_tracking=live_tracking)
     except Interrupted as stopped:
         fail(str(stopped), INTERRUPTED)
 
@@ -104,25 +105,25 @@ def calibrate(task: str, reference: str, seed: int, scale: str, results: Path) -
 
 @main.command()
 @click.argument("name")
-@click.argument("runs", nargs=-1, required=True, type=PATH)
+@click.argument("folders", nargs=-1, required=True, type=PATH)
 @click.option("--out", type=PATH, required=True, help="a .csv; .md and .tex go beside it")
 @click.option("--calibration", "calibrations", multiple=True, type=PATH, help="matched-budget thresholds of a task")
-def table(name: str, runs: tuple[Path, ...], out: Path, calibrations: tuple[Path, ...]) -> None:
-    """Write table NAME (table1) from the run folders RUNS: ours beside the paper's."""
+def table(name: str, folders: tuple[Path, ...], out: Path, calibrations: tuple[Path, ...]) -> None:
+    """Write table NAME (for example table1) from FOLDERS of runs, measurements and samples: ours beside the paper's."""
     from estr.report.tables import TABLES
 
-    _pick(TABLES, name, "table")(list(runs), list(calibrations), out.with_suffix(""))
+    _pick(TABLES, name, "table")(list(folders), list(calibrations), out.with_suffix(""))
 
 
 @main.command()
 @click.argument("name")
-@click.argument("runs", nargs=-1, required=True, type=PATH)
+@click.argument("folders", nargs=-1, required=True, type=PATH)
 @click.option("--out", type=PATH, required=True, help="a .png; .pdf and .csv go beside it")
-def figure(name: str, runs: tuple[Path, ...], out: Path) -> None:
-    """Draw figure NAME (for example fig07_reward) from the run folders RUNS."""
+def figure(name: str, folders: tuple[Path, ...], out: Path) -> None:
+    """Draw figure NAME (for example fig08_masking) from FOLDERS of runs, measurements and samples."""
     from estr.report.figures import FIGURES
 
-    _pick(FIGURES, name, "figure")(list(runs), out.with_suffix(""))
+    _pick(FIGURES, name, "figure")(list(folders), out.with_suffix(""))
 
 
 def _pick(known: dict[str, Callable[..., None]], name: str, kind: str) -> Callable[..., None]:
@@ -132,37 +133,42 @@ def _pick(known: dict[str, Callable[..., None]], name: str, kind: str) -> Callab
 
 
 @main.command()
-@click.argument("runs", nargs=-1, required=True, type=PATH)
+@click.argument("folders", nargs=-1, required=True, type=PATH)
 @artifact_options
+@click.option("--mlflow", type=PATH, help="what `estr track runs` wrote: links to the runs there")
 @click.option("--out", type=PATH, required=True)
 @scale_options
 def report(
-    runs: tuple[Path, ...],
+    folders: tuple[Path, ...],
+    mlflow: Path | None,
     tables: tuple[Path, ...],
     figures: tuple[Path, ...],
     out: Path,
     scale: str,
     results: Path,
 ) -> None:
-    """Write the self-contained HTML report of the run folders RUNS with their tables and figures."""
+    """Write the self-contained HTML report of FOLDERS (runs, measurements, samples) with their tables and figures."""
+    from estr.provenance import read_json
     from estr.report.html import ReportContext, write_report
 
     config = configs_folder()
     deviations = parse(Deviations, read_yaml(config / "paper" / "deviations.yaml"), "configs/paper/deviations.yaml")
     commands = {path.stem: f"snakemake {path}" for path in (*tables, *figures)}
     context: ReportContext = {"commands": commands, "deviations": deviations.of(scale)}
-    write_report(Layout(results, scale).root, list(runs), list(tables), list(figures), out, context)
+    if mlflow is not None:
+        context["mlflow"] = read_json(mlflow)
+    write_report(Layout(results, scale).root, list(folders), list(tables), list(figures), out, context)
 
 
 @main.command()
-@click.argument("runs", nargs=-1, required=True, type=PATH)
+@click.argument("folders", nargs=-1, required=True, type=PATH)
 @artifact_options
 @click.option("--out", type=PATH, required=True, help="the README.md of that folder")
-def reference(runs: tuple[Path, ...], tables: tuple[Path, ...], figures: tuple[Path, ...], out: Path) -> None:
-    """Copy tables and pictures of RUNS into the folder that git keeps, with their commit and machine."""
+def reference(folders: tuple[Path, ...], tables: tuple[Path, ...], figures: tuple[Path, ...], out: Path) -> None:
+    """Copy tables and pictures made from FOLDERS into the folder that git keeps, with their commit and machine."""
     from estr.report.reference import export_reference
 
-    export_reference(list(runs), list(tables), list(figures), out)
+    export_reference(list(folders), list(tables), list(figures), out)
 
 
 @main.group()
@@ -180,24 +186,26 @@ def track_open(uri: str | None, scale: str, results: Path) -> None:
     open_study(scale, results, uri, Layout(results, scale).study)
 
 
-@track.command("publish")
+@track.command("runs")
 @click.argument("runs", nargs=-1, required=True, type=PATH)
+@click.option("--out", type=PATH, required=True, help="a .json: the MLflow run of every run")
+@scale_options
+def track_runs(runs: tuple[Path, ...], out: Path, scale: str, results: Path) -> None:
+    """Put the complete runs RUNS with their evaluations into the store; what it has already stays."""
+    from estr.tracking import Study, import_runs
+
+    import_runs(Study.load(existing(Layout(results, scale).study, "estr track open")), runs, out)
+
+
+@track.command("publish")
 @artifact_options
 @click.option("--report", type=PATH, required=True)
 @scale_options
-def track_publish(
-    runs: tuple[Path, ...],
-    tables: tuple[Path, ...],
-    figures: tuple[Path, ...],
-    report: Path,
-    scale: str,
-    results: Path,
-) -> None:
-    """Put the evaluations of RUNS into their MLflow runs, and tables, figures and report into the parent."""
+def track_publish(tables: tuple[Path, ...], figures: tuple[Path, ...], report: Path, scale: str, results: Path) -> None:
+    """Put tables, figures and report into the parent run."""
     from estr.tracking import Study, publish
 
-    study = Study.load(existing(Layout(results, scale).study, "estr track open"))
-    publish(study, runs, tables, figures, report)
+    publish(Study.load(existing(Layout(results, scale).study, "estr track open")), tables, figures, report)
 
 
 @main.command()
@@ -225,4 +233,4 @@ def check_config() -> None:
         for task, method in itertools.product(names["tasks"], names["methods"]):
             resolve(scale, task, method, 0)
         for name in names["experiments"]:
-            click.echo(f"{scale} {name}: {len(expand(load_experiment(name), scale))} runs")
+            click.echo(f"{scale} {name}: {len(expand(load_experiment(name).runs, scale))} runs")

@@ -9,6 +9,7 @@ from pydantic import BaseModel, ValidationError
 
 from estr.config.sections import (
     COUNTERPARTS,
+    ConcurrentSettings,
     DataSizes,
     EvaluationSettings,
     ExperimentConfig,
@@ -76,7 +77,7 @@ def load_sizes(scale: str, task: str) -> TaskSizes:
     chosen = sizes.tasks[task]
     sections = {
         name: getattr(sizes, name).model_dump() | getattr(chosen, name)
-        for name in ("policy", "data", "pretrain", "train", "evaluation")
+        for name in ("policy", "data", "pretrain", "train", "evaluation", "concurrent")
     }
     return TaskSizes(
         seeds=chosen.seeds or sizes.seeds,
@@ -86,6 +87,7 @@ def load_sizes(scale: str, task: str) -> TaskSizes:
         pretrain=parse(PretrainSettings, sections["pretrain"], f"{source}, tasks.{task}.pretrain"),
         train=parse(TrainSettings, sections["train"], f"{source}, tasks.{task}.train"),
         evaluation=parse(EvaluationSettings, sections["evaluation"], f"{source}, tasks.{task}.evaluation"),
+        concurrent=parse(ConcurrentSettings, sections["concurrent"], f"{source}, tasks.{task}.concurrent"),
     )
 
 

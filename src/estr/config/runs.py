@@ -4,7 +4,7 @@ import hashlib
 import itertools
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import yaml
@@ -15,9 +15,9 @@ from estr.config.sections import (
     CounterpartSizes,
     DataSizes,
     EvaluationSettings,
-    ExperimentConfig,
     PolicySizes,
     PretrainSettings,
+    RunMatrix,
     Section,
     Staleness,
     TrainSettings,
@@ -66,7 +66,11 @@ class RunConfig(Section):
     @property
     def hash(self) -> str:
         """Twelve hex digits over all keys that change the training's numbers."""
-        irrelevant: Any = {"evaluation": True, "data": {"eval_problems"}, "train": {"checkpoint_every"}}
+        irrelevant: Any = {
+            "evaluation": True,
+            "data": {"eval_problems"},
+            "train": {"checkpoint_every", "validate_every", "validate_problems"},
+        }
         content = json.dumps(self.model_dump(exclude=irrelevant), sort_keys=True)
         return hashlib.sha256(content.encode()).hexdigest()[:12]
 
@@ -156,12 +160,16 @@ def keep_rule(config: RunConfig) -> "KeepRule":
         raise UserError(f"configs/methods/{config.method}.yaml or an override of it: {error}") from error
 
 
-def expand(experiment: ExperimentConfig, scale: str) -> list[RunConfig]:
-    """Every run of the experiment at a scale, in the order of the file, each once."""
+def expand(matrices: Sequence[RunMatrix], scale: str) -> list[RunConfig]:
+    """Every run of the matrices at a scale, in the order of the file, each once."""
     runs: dict[str, RunConfig] = {}
-    for matrix in experiment.runs:
+    for matrix in matrices:
         for task, method in itertools.product(matrix.tasks, matrix.methods):
-            seeds = load_sizes(scale, task).seeds if matrix.seeds is None else matrix.seeds
+            seeds = load_sizes(scale, task).seeds
+            if isinstance(matrix.seeds, list):
+                seeds = matrix.seeds
+            elif matrix.seeds is not None:
+                seeds = seeds[: matrix.seeds]
             for values in itertools.product(*matrix.overrides.values()):
                 overrides = dict(zip(matrix.overrides, values, strict=True))
                 for seed in seeds:

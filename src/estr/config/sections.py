@@ -99,12 +99,37 @@ class TrainSettings(Section):
     checkpoint_every: Positive
     tokens_first: Count
     tokens_every: Positive
+    validate_every: Count
+    validate_problems: Positive
 
 
 class EvaluationSettings(Section):
     """k sampled answers per held-out problem."""
 
     samples: Positive
+    temperature: Annotated[float, Field(gt=0)]
+    seed: Count
+
+
+class ConcurrentSettings(Section):
+    """Throughput measurement of the concurrent engine; threshold and interval have verl's meaning."""
+
+    steps: Positive
+    warmup_steps: Count
+    staleness_threshold: Annotated[float, Field(ge=0)]
+    sync_interval: Positive
+    slots: Positive
+
+
+class SampleSettings(Section):
+    """Tokens of a real language model, sampled and scored for the scaling-law figures."""
+
+    prompts: Positive
+    group: Positive
+    max_tokens: Positive
+    gradient_steps: Positive
+    learning_rate: Annotated[float, Field(gt=0, lt=1)]
+    switches: Positive
     temperature: Annotated[float, Field(gt=0)]
     seed: Count
 
@@ -119,6 +144,7 @@ class TaskScale(Section):
     pretrain: dict[str, Any] = {}
     train: dict[str, Any] = {}
     evaluation: dict[str, Any] = {}
+    concurrent: dict[str, Any] = {}
 
 
 class ScaleConfig(Section):
@@ -132,6 +158,9 @@ class ScaleConfig(Section):
     pretrain: PretrainSettings
     train: TrainSettings
     evaluation: EvaluationSettings
+    calibration_steps: Positive
+    concurrent: ConcurrentSettings
+    samples: dict[str, SampleSettings] = {}
 
 
 class TaskSizes(Section):
@@ -144,6 +173,7 @@ class TaskSizes(Section):
     pretrain: PretrainSettings
     train: TrainSettings
     evaluation: EvaluationSettings
+    concurrent: ConcurrentSettings
 
 
 class Staleness(Section):
@@ -171,19 +201,21 @@ class MethodConfig(Section):
 
 
 class RunMatrix(Section):
-    """Every combination of tasks, methods and override values; `seeds` null means the scale's."""
+    """Every combination of tasks, methods and override values, with the scale's seeds: all, the first n, or a list."""
 
     tasks: list[str]
     methods: list[str]
     overrides: dict[str, list[str | int | float]] = {}
-    seeds: list[Count] | None = None
+    seeds: Positive | list[Count] | None = None
 
 
 class ExperimentConfig(Section):
-    """One file of `configs/experiments/`."""
+    """One file of `configs/experiments/`: what it trains, measures and samples, and the artifacts it makes from that."""
 
     title: str
-    runs: list[RunMatrix]
+    runs: list[RunMatrix] = []
+    measurements: list[RunMatrix] = []
+    samples: list[str] = []
     tables: list[str] = []
     figures: list[str] = []
 
@@ -197,6 +229,7 @@ class StudyConfig(Section):
     figures: str
     published_copies: str | None = None
     tracking_uri: str | None = None
+    live_tracking: bool = False
 
 
 class Deviations(Section):

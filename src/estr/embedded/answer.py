@@ -1,4 +1,4 @@
-"""Answers of a stored policy to evaluation problems."""
+"""Answers of a policy to evaluation problems."""
 
 import random
 from collections.abc import Iterator, Sequence
@@ -8,10 +8,9 @@ import torch
 
 from estr.config import EvaluationSettings
 from estr.embedded.dialogue import Dialogues
-from estr.embedded.policy import load_policy
+from estr.embedded.policy import Policy, behavior_copy, load_policy
 from estr.embedded.sampler import sample
 from estr.embedded.tokenizer import ChatTokenizer
-from estr.embedded.trainer import behavior_copy
 from estr.evaluation.sample import Sample
 from estr.tasks.base import Problem, Task
 
@@ -19,7 +18,7 @@ CHUNK = 128
 
 
 class EmbeddedEngine:
-    """Samples dialogues with the rollout engine's copy of a policy. Equal arguments give equal answers.
+    """Samples dialogues with a behavior copy. Equal arguments give equal answers.
 
     A chunk's random numbers depend on its first problem's index alone, so that an evaluation that was interrupted
     between two chunks goes on to the same answers.
@@ -27,10 +26,16 @@ class EmbeddedEngine:
 
     label = "embedded"
 
-    def __init__(self, policy_folder: Path, task: Task, settings: EvaluationSettings, max_tokens: int) -> None:
-        self.policy = behavior_copy(load_policy(policy_folder))
-        self.tokenizer = ChatTokenizer.load(policy_folder)
+    def __init__(
+        self, policy: Policy, tokenizer: ChatTokenizer, task: Task, settings: EvaluationSettings, max_tokens: int
+    ) -> None:
+        self.policy, self.tokenizer = policy, tokenizer
         self.task, self.settings, self.max_tokens = task, settings, max_tokens
+
+    @classmethod
+    def load(cls, folder: Path, task: Task, settings: EvaluationSettings, max_tokens: int) -> "EmbeddedEngine":
+        """The engine of a stored policy: its behavior copy answers."""
+        return cls(behavior_copy(load_policy(folder)), ChatTokenizer.load(folder), task, settings, max_tokens)
 
     def answer(self, problems: Sequence[Problem], k: int) -> Iterator[tuple[int, list[Sample]]]:
         """Yields (position in `problems`, its `k` samples)."""

@@ -8,6 +8,7 @@ A batch is a set of prompts with `group` responses each. The prompt is computed 
 training alike; gradients flow through the shared keys and values.
 """
 
+import copy
 import json
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -161,7 +162,7 @@ class Policy(nn.Module):
         super().__init__()
         self.shape = shape
         self.model = _Decoder(shape)
-        self._cos, self._sin = _rotation_table(shape)
+        self._cos, self._sin = rotation_table(shape)
 
     def initialize(self, seed: int) -> "Policy":
         """Draw the weights from N(0, 0.02^2) (biases zero, norms one), as the architecture's default does."""
@@ -217,7 +218,7 @@ def _as_they_are(k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
 
 
 @cache
-def _rotation_table(shape: PolicyShape) -> tuple[Tensor, Tensor]:
+def rotation_table(shape: PolicyShape) -> tuple[Tensor, Tensor]:
     """Cosine and sine of the rotary angles, `[positions, head_dim]`."""
     inverse = shape.rope_theta ** (-torch.arange(0, shape.head_dim, 2).float() / shape.head_dim)
     angles = torch.outer(torch.arange(shape.max_position_embeddings).float(), inverse)
@@ -276,3 +277,15 @@ def load_policy(folder: Path) -> Policy:
     except Exception as error:
         raise UserError(f"{folder}: not a policy that the embedded engine can read ({error})") from error
     return policy
+
+
+def behavior_copy(policy: Policy) -> Policy:
+    """The copy that rollouts are sampled from: its weights are rounded to bfloat16.
+
+    That rounding is the train-inference mismatch of this engine. The arithmetic stays float32: a CPU without
+    bfloat16 instructions is several times slower in bfloat16.
+    """
+    copied = copy.deepcopy(policy).requires_grad_(False)
+    for parameter in copied.parameters():
+        parameter.copy_(parameter.bfloat16())
+    return copied

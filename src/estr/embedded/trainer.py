@@ -1,9 +1,10 @@
 """GRPO in scheduled asynchrony: sample with past weights, score with the current ones, gate, step, record."""
 
 import copy
+import math
 import random
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,10 +21,11 @@ from estr.algorithm.rules import KeepRule
 from estr.algorithm.signals import TokenSignals, token_logprob
 from estr.algorithm.staleness import staleness
 from estr.config import RunConfig
+from estr.embedded.answer import EmbeddedEngine
 from estr.embedded.checkpoint import capture, load_state, restore, save_state
 from estr.embedded.dialogue import Dialogues
 from estr.embedded.interrupt import StopRequest
-from estr.embedded.policy import Policy, load_policy, response_logits, save_policy
+from estr.embedded.policy import Policy, behavior_copy, load_policy, response_logits, save_policy
 from estr.embedded.sampler import Rollout, sample
 from estr.embedded.schedule import itinerary, oldest_needed
 from estr.embedded.tokenizer import ChatTokenizer
@@ -53,7 +55,8 @@ class Batch:
 class Trainer:
     """One run. `folder` takes the outputs, `state_folder` what a resumed run needs.
 
-    `probes` are rules by method whose masked fraction every step reports without applying them.
+    `probes` are rules by method whose masked fraction every step reports without applying them. `held_out` are the
+    problems that every `train.validate_every`-th step is validated on.
     """
 
     def __init__(
@@ -66,7 +69,9 @@ class Trainer:
         warm_start: Path,
         folder: Path,
         state_folder: Path,
+        held_out: Sequence[Problem] = (),
     ) -> None:
+        self.held_out = held_out
         self.config, self.rule, self.task, self.problems = config, rule, task, problems
         self.folder, self.state_folder = folder, state_folder
         self.tokenizer = ChatTokenizer.load(warm_start)
@@ -160,6 +165,9 @@ class Trainer:
         row = self._metrics(batch, signals, output, target_version)
         row |= {"grad_norm": float(norm), "learning_rate": settings.learning_rate}
         row |= {"time_generate": generated - started, "time_train": time.perf_counter() - generated}
+        if settings.validate_every:
+            due = self.step % settings.validate_every == 0 or self.step == settings.steps
+            row["validation_accuracy"] = self._validate() if due else math.nan
         self.metrics.add(metrics_row(row | {"wall_time": time.time()}))
         if self.step <= settings.tokens_first or self.step % settings.tokens_every == 0:
             self.tokens.add(
@@ -239,6 +247,16 @@ class Trainer:
             }
         return row | output.diagnostics | probes
 
+    def _validate(self) -> float:
+        """Share of held-out problems that the newest behavior copy solves with one sampled answer."""
+        engine = EmbeddedEngine(
+            self.versions[self.step], self.tokenizer, self.task, self.config.evaluation, self.config.train.max_tokens
+        )
+        answers = engine.answer(self.held_out, 1)
+        return fmean(
+            self.task.reward(sample.text, self.held_out[position].ground_truth) for position, [sample] in answers
+        )
+
     def _keep_versions(self) -> None:
         stale = self.config.staleness
         self.versions[self.step] = behavior_copy(self.policy)
@@ -250,15 +268,3 @@ class Trainer:
         self.tokens.flush()
         versions = {version: policy.state_dict() for version, policy in self.versions.items()}
         save_state(capture(self.step, self.policy, self.optimizer, versions), self.state_folder)
-
-
-def behavior_copy(policy: Policy) -> Policy:
-    """The copy that rollouts are sampled from: its weights are rounded to bfloat16.
-
-    That rounding is the train-inference mismatch of this engine. The arithmetic stays float32: a CPU without
-    bfloat16 instructions is several times slower in bfloat16.
-    """
-    copied = copy.deepcopy(policy).requires_grad_(False)
-    for parameter in copied.parameters():
-        parameter.copy_(parameter.bfloat16())
-    return copied
