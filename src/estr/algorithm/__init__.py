@@ -19,11 +19,13 @@
 | Eqs. 29 / 30 | `natural_scale` / `standardized_second_moment` |
 | Eq. 40 | `tail_entropy_threshold` |
 | v1 Table 7, v2 Table 3 | `calibrate` |
+| "collapse" in Figs. 6, 7, 9 | `detect_collapse` (the paper defines none) |
 | Section 5.1, v2 Table 2 | `RatioInterval`, `BinaryKL`, `SecondMoment`, `FixedMagnitude`, ... in `RULES` |
 """
 
 from estr.algorithm.advantage import group_normalized_advantage
 from estr.algorithm.calibration import Calibration, calibrate
+from estr.algorithm.collapse import Collapse, detect_collapse
 from estr.algorithm.objective import ObjectiveOutput, diagnose, k3, objective
 from estr.algorithm.rules import (
     RULES,
@@ -69,6 +71,7 @@ __all__ = [
     "BinaryKL",
     "BinnedMoments",
     "Calibration",
+    "Collapse",
     "EntropyScaled",
     "ExplorationPreserving",
     "FixedMagnitude",
@@ -87,6 +90,7 @@ __all__ = [
     "binned_second_moment",
     "build_rule",
     "calibrate",
+    "detect_collapse",
     "diagnose",
     "entropy_coefficient",
     "entropy_from_logits",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from dataclasses import dataclass
 
 import torch
@@ -15,6 +16,9 @@ logger = logging.getLogger(__name__)
 
 EXPONENT_LIMIT = 20.0
 """|log r| is limited to this inside exp only, so that no ratio overflows; beyond it the gradient is 0."""
+
+BLOCK_TOKENS = 16384
+"""Tokens that are diagnosed at once: few enough that a processor's cache holds what is computed from them."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,52 +103,94 @@ def diagnose(
     _check_clip(clip_low, clip_high)
     _check_mask(keep, signals)
     response, usable = signals.response_mask, signals.usable
-    kept = keep & usable
-    masked = response & ~kept
-    dropped = usable & ~kept
-    delta = signals.log_ratio.detach().double()
-    entropy = signals.entropy.double()
-    ratio = _ratio(delta)
-    deviation = (ratio - 1).abs()
-    kl = k3(delta)
-    median = entropy[usable].median() if usable.any() else entropy.new_tensor(torch.nan)
-    low, high = usable & (entropy <= median), usable & (entropy > median)
-    clipped_low = kept & (signals.advantage < 0) & (ratio < 1 - clip_low)
-    clipped_high = kept & (signals.advantage > 0) & (ratio > 1 + clip_high)
-    largest = delta[usable].abs().max() if usable.any() else delta.new_tensor(torch.nan)
-    values = {
-        "masked_fraction": _mean(masked, response),
-        "masked_entropy": _mean(entropy, dropped),
-        "kept_entropy": _mean(entropy, kept),
-        "sequences_masked_fraction": _mean(masked.any(1), response.any(1)),
-        "clip_fraction_low": _mean(clipped_low, response),
-        "clip_fraction_high": _mean(clipped_high, response),
-        "ratio_deviation": _mean(deviation, usable),
-        "ratio_deviation_masked": _mean(deviation, dropped),
-        "ratio_deviation_kept": _mean(deviation, kept),
-        "kl_to_behavior": _mean(kl, usable),
-        "kl_to_behavior_masked": _mean(kl, dropped),
-        "kl_to_behavior_kept": _mean(kl, kept),
-        "kl_to_behavior_low_entropy": _mean(kl, low),
-        "kl_to_behavior_high_entropy": _mean(kl, high),
-        "masked_fraction_low_entropy": _mean(masked, low),
-        "masked_fraction_high_entropy": _mean(masked, high),
-        "entropy": _mean(entropy, usable),
-        "log_perplexity": _mean(-signals.target_logprob.detach().double(), usable),
-        "log_ratio_abs": _mean(delta.abs(), usable),
+    masked = response & ~(keep & usable)
+    median = torch.where(usable, signals.entropy, torch.nan).nanmedian()
+    rows = max(BLOCK_TOKENS // max(response.shape[1], 1), 1)
+    sums = torch.zeros(len(_QUANTITIES), len(_SUBSETS), dtype=torch.float64, device=keep.device)
+    largest = math.nan
+    for start in range(0, len(response), rows) if usable.any() else ():
+        block_sums, block_largest = _sums(signals, keep, median, slice(start, start + rows), clip_low, clip_high)
+        sums += block_sums
+        largest = max(block_largest, largest)  # nan only until the first
+    of = {name: dict(zip(_SUBSETS, row, strict=True)) for name, row in zip(_QUANTITIES, sums.tolist(), strict=True)}
+    count, tokens, responses = of["one"], signals.response_tokens, int(response.any(1).sum())
+
+    def mean(quantity: str, subset: str) -> float:
+        return _quotient(of[quantity][subset], count[subset])
+
+    return {
+        "masked_fraction": _quotient(tokens - count["kept"], tokens),
+        "masked_entropy": mean("entropy", "dropped"),
+        "kept_entropy": mean("entropy", "kept"),
+        "sequences_masked_fraction": _quotient(int(masked.any(1).sum()), responses),
+        "clip_fraction_low": _quotient(of["clipped_low"]["kept"], tokens),
+        "clip_fraction_high": _quotient(of["clipped_high"]["kept"], tokens),
+        "ratio_deviation": mean("deviation", "usable"),
+        "ratio_deviation_masked": mean("deviation", "dropped"),
+        "ratio_deviation_kept": mean("deviation", "kept"),
+        "kl_to_behavior": mean("k3", "usable"),
+        "kl_to_behavior_masked": mean("k3", "dropped"),
+        "kl_to_behavior_kept": mean("k3", "kept"),
+        "kl_to_behavior_low_entropy": mean("k3", "low"),
+        "kl_to_behavior_high_entropy": mean("k3", "high"),
+        "masked_fraction_low_entropy": mean("dropped", "low"),
+        "masked_fraction_high_entropy": mean("dropped", "high"),
+        "entropy": mean("entropy", "usable"),
+        "log_perplexity": -mean("target_logprob", "usable"),
+        "log_ratio_abs": mean("size", "usable"),
         "log_ratio_max": largest,
-        "nonfinite_fraction": _mean(response & ~usable, response),
-        "response_tokens": response.sum().double(),
+        "nonfinite_fraction": _quotient(tokens - count["usable"], tokens),
+        "response_tokens": float(tokens),
     }
-    return dict(zip(values, torch.stack(list(values.values())).tolist(), strict=True))
+
+
+_SUBSETS = ("usable", "kept", "dropped", "low", "high")
+_QUANTITIES = (
+    "one",
+    "dropped",
+    "clipped_low",
+    "clipped_high",
+    "entropy",
+    "deviation",
+    "k3",
+    "target_logprob",
+    "size",
+)
+
+
+def _sums(
+    signals: TokenSignals, keep: Tensor, median: Tensor, rows: slice, clip_low: float, clip_high: float
+) -> tuple[Tensor, float]:
+    """Sums of every quantity over every subset of the rows' tokens, float64 [quantities, subsets]; largest |delta|."""
+    usable = signals.usable[rows]
+    kept = keep[rows] & usable
+    low = usable & (signals.entropy[rows] <= median)
+    subsets = torch.stack([usable, kept, usable & ~kept, low, usable & ~low]).flatten(1).double()
+    target = signals.target_logprob[rows].detach()
+    floats = torch.stack([target - signals.behavior_logprob[rows], signals.entropy[rows], target])
+    delta, entropy, target = torch.where(usable, floats, 0).flatten(1).double()
+    growth = torch.expm1(delta.clamp(-EXPONENT_LIMIT, EXPONENT_LIMIT))  # r - 1
+    ratio, size, advantage = growth + 1, delta.abs(), signals.advantage[rows].flatten()
+    quantities = [
+        torch.ones_like(delta),
+        subsets[_SUBSETS.index("dropped")],
+        (advantage < 0) & (ratio < 1 - clip_low),
+        (advantage > 0) & (ratio > 1 + clip_high),
+        entropy,
+        growth.abs(),
+        growth - delta,
+        target,
+        size,
+    ]
+    return torch.stack([quantity.double() for quantity in quantities]) @ subsets.T, float(size.max())
+
+
+def _quotient(part: float, whole: float) -> float:
+    return part / whole if whole else math.nan
 
 
 def _ratio(log_ratio: Tensor) -> Tensor:
     return log_ratio.clamp(-EXPONENT_LIMIT, EXPONENT_LIMIT).exp()
-
-
-def _mean(values: Tensor, where: Tensor) -> Tensor:
-    return torch.where(where, values, 0).double().sum() / where.sum()
 
 
 def _check_clip(clip_low: float, clip_high: float) -> None:

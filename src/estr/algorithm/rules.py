@@ -228,20 +228,35 @@ class SecondMoment(ThresholdRule):
         self._require(self.budget > 0, "budget", "> 0")
         self._require(self.eligible in ("all", "harmful"), "eligible", "'all' or 'harmful'")
 
+    def keep(self, signals: TokenSignals) -> Tensor:
+        """As the score has it. What is within the budget by itself stays, so only the larger delta^2 are sorted."""
+        square, eligible = self._judged(signals)
+        large = eligible & (square > self.budget)
+        small = eligible & ~large
+        values, counts = torch.unique(square[large], return_counts=True)
+        total = torch.where(small, square, 0).sum() + (values * counts).cumsum(0)
+        fitting = values[total / (small.sum() + counts.cumsum(0)) <= self.budget]
+        largest = fitting[-1] if len(fitting) else self.budget
+        return signals.usable & ~(eligible & (square > largest))
+
     def score(self, signals: TokenSignals) -> Tensor:
         """Mean delta^2 over the eligible tokens whose delta^2 is at most this token's; 0 if not eligible.
 
         It rises with delta^2, so comparing it with the budget masks the largest until the rest fits.
         """
-        delta = _log_ratio(signals)
-        eligible = signals.usable
-        if self.eligible == "harmful":
-            eligible = eligible & (signals.advantage.double() * delta > 0)
-        values, group, counts = torch.unique(delta[eligible].square(), return_inverse=True, return_counts=True)
+        square, eligible = self._judged(signals)
+        values, group, counts = torch.unique(square[eligible], return_inverse=True, return_counts=True)
         running_mean = (values * counts).cumsum(0) / counts.cumsum(0)
-        score = torch.zeros_like(delta)
+        score = torch.zeros_like(square)
         score[eligible] = running_mean[group]
         return score
+
+    def _judged(self, signals: TokenSignals) -> tuple[Tensor, Tensor]:
+        """delta^2, and which tokens the budget is about."""
+        delta = _log_ratio(signals)
+        if self.eligible == "harmful":
+            return delta.square(), signals.usable & (signals.advantage.double() * delta > 0)
+        return delta.square(), signals.usable
 
     @property
     def threshold(self) -> float:
