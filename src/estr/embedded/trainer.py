@@ -18,16 +18,17 @@ from tqdm import tqdm
 from estr.algorithm.advantage import group_normalized_advantage
 from estr.algorithm.objective import ObjectiveOutput, objective
 from estr.algorithm.rules import KeepRule
-from estr.algorithm.signals import TokenSignals, token_logprob
+from estr.algorithm.signals import TokenSignals
 from estr.algorithm.staleness import staleness
 from estr.config import RunConfig
 from estr.embedded.answer import EmbeddedEngine
 from estr.embedded.checkpoint import capture, load_state, restore, save_state
 from estr.embedded.dialogue import Dialogues
 from estr.embedded.interrupt import StopRequest
-from estr.embedded.policy import Policy, behavior_copy, load_policy, response_logits, save_policy
+from estr.embedded.policy import Policy, behavior_copy, load_policy, save_policy
 from estr.embedded.sampler import Rollout, sample
 from estr.embedded.schedule import itinerary, oldest_needed
+from estr.embedded.score import score
 from estr.embedded.tokenizer import ChatTokenizer
 from estr.errors import UserError
 from estr.records import TOKEN_SCHEMA, GrowingTable, metrics_row, token_rows, write_table
@@ -154,7 +155,7 @@ class Trainer:
         started = time.perf_counter()
         batch = self._generate(target_version)
         generated = time.perf_counter()
-        signals = self._score(batch)
+        signals = score(self.policy, batch.rollout, batch.advantage, settings.temperature)
         output = objective(signals, self.rule, clip_low=settings.clip_low, clip_high=settings.clip_high)
         self.optimizer.zero_grad()
         output.loss.backward()
@@ -204,20 +205,6 @@ class Trainer:
         )
         groups = torch.arange(settings.prompts).repeat_interleave(settings.group)
         return Batch(dialogues, rollout, reward, group_normalized_advantage(reward, groups))
-
-    def _score(self, batch: Batch) -> TokenSignals:
-        rollout = batch.rollout
-        logits = response_logits(self.policy, rollout.prompts, rollout.prompt_valid, rollout.tokens, rollout.mask)
-        logprob = token_logprob(logits, rollout.tokens[rollout.mask], self.config.train.temperature)
-        target = torch.zeros(rollout.mask.shape).masked_scatter(rollout.mask, logprob)
-        return TokenSignals(
-            behavior_logprob=rollout.logprob,
-            target_logprob=target,
-            entropy=rollout.entropy,
-            advantage=batch.advantage[:, None].expand_as(target),
-            response_mask=rollout.mask,
-            weight_version=rollout.version,
-        )
 
     def _metrics(
         self, batch: Batch, signals: TokenSignals, output: ObjectiveOutput, target_version: int
