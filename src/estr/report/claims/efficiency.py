@@ -1,0 +1,69 @@
+"""Time per update, from the measurements of the concurrent engine."""
+
+from estr.pipeline.measurement import Measurement
+from estr.report.claims.evidence import Evidence
+from estr.report.claims.outcome import NOT_TESTABLE, Outcome, judged
+from estr.report.claims.spread import with_interval
+from estr.report.efficiency import speedup_over
+from estr.report.labels import PAPER_SCALE, short_name
+
+
+def faster_than_sync(evidence: Evidence, *, task: str, method: str, reference: str, ratio_at_least: float) -> Outcome:
+    """Step time of the synchronous reference over the method's.
+
+    Below paper scale, a ratio that falls short of the factor is "not testable" where the overlap bound of the method's
+    own stage times, (generate + train) / max(generate, train), falls short of it as well.
+    """
+    ours = evidence.throughput(task, method)
+    ratio, text = _ratio(evidence.throughput(task, reference), ours)
+    generate, train = (float(ours.record["stages"][f"{stage}_seconds"]) for stage in ("generate", "train"))
+    bound = (generate + train) / max(generate, train)
+    text += (
+        f"; generation {generate:.3g} s and training {train:.3g} s per update: overlapping them gains at most a factor "
+        f"{bound:.2f}"
+    )
+    if ratio < ratio_at_least and bound < ratio_at_least and ours.record["scale"] != PAPER_SCALE:
+        return Outcome(NOT_TESTABLE, f"{text}, {ratio_at_least:g} is out of reach on this machine")
+    return judged(ratio >= ratio_at_least, text)
+
+
+def step_time_within(evidence: Evidence, *, task: str, method: str, other: str, ratio_at_most: float) -> Outcome:
+    """Step time of the method over the other's."""
+    ratio, text = _ratio(evidence.throughput(task, method), evidence.throughput(task, other))
+    return judged(ratio <= ratio_at_most, text)
+
+
+def step_time_below(evidence: Evidence, *, task: str, method: str, other: str, ratio_below: float) -> Outcome:
+    """Step time of the method over the other's."""
+    ratio, text = _ratio(evidence.throughput(task, method), evidence.throughput(task, other))
+    return judged(ratio < ratio_below, text)
+
+
+def rule_costs_nothing(evidence: Evidence, *, task: str, method: str, ratio_at_most: float) -> Outcome:
+    """Time of an update with the rule over that of the same update with keep_all in its place.
+
+    Read as 1 + (objective with the rule - objective with keep_all) / step, all from one measurement: the paper's claim
+    is about the overhead of training.
+    """
+    ours = evidence.throughput(task, method)
+    rule, plain = (float(ours.record["objective"][f"seconds_{name}"]) for name in ("rule", "keep_all"))
+    step = float(ours.step_seconds.mean())
+    found = 1 + (rule - plain) / step
+    return judged(
+        found <= ratio_at_most,
+        f"step time with the rule / with keep_all = 1 + ({1e3 * rule:.3g} - {1e3 * plain:.3g} ms) / {step:.3g} s = "
+        f"{found:.5f}; the objective alone takes {rule / plain:.2f} times as long",
+    )
+
+
+def _ratio(over: Measurement, under: Measurement) -> tuple[float, str]:
+    """Mean step time of one measurement over another's, and how it is written."""
+    found = speedup_over(over, under)
+    names, means, updates = zip(
+        *((short_name(m.label), f"{m.step_seconds.mean():.3g}", str(len(m.step_seconds))) for m in (over, under)),
+        strict=True,
+    )
+    return found[0], (
+        f"s/step of {' / '.join(names)}: {' / '.join(means)} = {with_interval(*found)}, one measurement each of "
+        f"{' and '.join(updates)} updates"
+    )
