@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from estr.config import parse_label
+
 RULES = {
     "sync": {"name": "keep_all"},
     "async": {"name": "keep_all"},
@@ -21,8 +23,15 @@ MATCHED_RULES = {
     "m2po": {"name": "second_moment", "budget": 0.11, "eligible": "all"},
 }
 MATCHED_LABELS = [f"{method}__thresholds=matched" for method in MATCHED_RULES]
+COMPONENT_RULES = {
+    "fixed_magnitude": {"name": "fixed_magnitude", "c": 0.6931},
+    "exploration_preserving": {"name": "exploration_preserving", "c": 0.6931, "tau": 1.0, "eps": 0.01},
+    "outlier_suppressing": {"name": "outlier_suppressing", "c": 0.6931, "tau": 1.0, "eps": 0.01},
+}
 LEVEL = {"sync": 0.50, "async": 0.28, "icepop": 0.36, "kpop": 0.38, "m2po": 0.42, "estr": 0.46}
+LEVEL |= {"fixed_magnitude": 0.36, "exploration_preserving": 0.40, "outlier_suppressing": 0.39}
 MASKED = {"sync": 0.0, "async": 0.0, "icepop": 8e-3, "kpop": 5e-3, "m2po": 3e-3, "estr": 6e-4}
+MASKED |= {"fixed_magnitude": 8e-3, "exploration_preserving": 5e-4, "outlier_suppressing": 9e-3}
 STEPS, PROBLEMS = 60, 40
 TASKS: dict[str, dict[str, Any]] = {
     "browsecomp_plus": {"rule": "browsecomp_plus_exact", "k": 2, "turns": 4.0, "recall": 0.6, "level": -0.1},
@@ -48,7 +57,7 @@ class ResultsFolder:
         metrics: dict | None = None,
     ) -> Path:
         """One finished run; `correct` and `metrics` (columns of equal length) replace the made-up data."""
-        method = label.split("__")[0]
+        method, overrides = parse_label(label)
         rng = np.random.default_rng([seed, *label.encode(), *task.encode()])
         frame = _metrics(label, rng) if metrics is None else pd.DataFrame(metrics)
         k, level = TASKS[task]["k"], LEVEL[method] + TASKS[task]["level"]
@@ -96,12 +105,8 @@ class ResultsFolder:
                 "method": method,
                 "label": label,
                 "seed": seed,
-                "overrides": {},
-                "config": {
-                    "engine": "embedded",
-                    "train": {"learning_rate": 1e-4},
-                    "staleness": {"intra": 8, "inter": 10},
-                },
+                "overrides": overrides,
+                "config": _config(overrides),
                 "config_hash": f"{rng.integers(16**12):012x}",
                 "commit": "0123abc",
                 "packages": {"torch": "2.13.0", "numpy": "2.4.6"},
@@ -110,7 +115,7 @@ class ResultsFolder:
                 "status": "complete",
                 "steps": len(frame),
                 "mlflow_run_id": f"mlflow-{task}-{method}-{seed}",
-                "rule": MATCHED_RULES[method] if "matched" in label else RULES[method],
+                "rule": _rule(method, overrides),
             },
         )
         self.run_dirs.append(folder)
@@ -120,7 +125,8 @@ class ResultsFolder:
         path = self.scale_dir / "calibration" / f"{task}.json"
         path.parent.mkdir(parents=True, exist_ok=True)
         rules = {method: rule | {"achieved": 5e-4} for method, rule in MATCHED_RULES.items()}
-        write_json(path, {"budget": 6e-4, "source_runs": [], "rules": rules})
+        shared = {"budget": 6e-4, "tokens": 50_000, "steps": [1, 50], "source_runs": [f"laptop/{task}/async/seed0"]}
+        write_json(path, shared | {"rules": rules})
         return path
 
 
@@ -142,6 +148,29 @@ def scores(correct: np.ndarray, k: int) -> dict[str, Any]:
     values = {"avg": correct / k, "pass": correct > 0, "best": 1 - (1 - correct / k) ** k}
     means = {f"{name}@{k}": float(value.mean()) for name, value in values.items() if len(correct)}
     return means | {f"{name}_ci": [0.0, 1.0] for name in means}
+
+
+def _rule(method: str, overrides: dict[str, Any]) -> dict[str, Any]:
+    rule = (MATCHED_RULES if "thresholds" in overrides else RULES | COMPONENT_RULES)[method]
+    return rule | {key: value for key, value in overrides.items() if key in rule}
+
+
+def _config(overrides: dict[str, Any]) -> dict[str, Any]:
+    """The part of a run's configuration that the report reads."""
+    train: dict[str, Any] = {"learning_rate": 1e-4, "prompts": 32, "validate_problems": 64, "steps": 60, "group": 8}
+    train |= {"weight_decay": 0.01, "clip_low": 0.2, "clip_high": 0.28, "grad_norm_limit": 1.0, "temperature": 1.0}
+    train |= {"max_tokens": 18, "on_switch": "retract"}
+    staleness = {"intra": 8, "inter": 10}
+    return {
+        "engine": "embedded",
+        "policy": {"num_hidden_layers": 2, "hidden_size": 64, "max_position_embeddings": 96},
+        "counterpart": {},
+        "data": {"train_problems": 8192},
+        "pretrain": {"steps": 1600, "batch_size": 128, "learning_rate": 3e-3},
+        "evaluation": {"samples": 4},
+        "train": {key: overrides.get(key, value) for key, value in train.items()},
+        "staleness": {key: overrides.get(key, value) for key, value in staleness.items()},
+    }
 
 
 def _agent(task: str, extra: int) -> dict[str, float]:
@@ -167,27 +196,33 @@ def _metrics(label: str, rng: np.random.Generator) -> pd.DataFrame:
             "response_tokens": rng.integers(1200, 1500, STEPS).astype(float),
             "ratio_deviation": (0.01 + 0.05 * (0.5 - LEVEL[method])) * (1 + progress) * rng.lognormal(0, 0.1, STEPS),
             "probe_estr_masked_fraction": 2e-3,
+            "staleness_intra": np.minimum(step, 8.0),
+            "staleness_inter": np.minimum(step, 10.0),
             "kl_to_behavior": 1e-3 * (1 + 8 * (0.5 - LEVEL[method]) * progress) * rng.lognormal(0, 0.1, STEPS),
             "entropy": 0.3 - 0.1 * progress + rng.normal(0, 0.01, STEPS),
+            "sequences_masked_fraction": np.minimum(1, 20 * masked),
+            "grad_norm": rng.lognormal(0, 0.3, STEPS),
+            "turns": 4 - progress + rng.normal(0, 0.05, STEPS),
+            "response_length": 20 - 5 * progress + rng.normal(0, 0.5, STEPS),
+            "log_perplexity": 0.3 - 0.1 * progress + rng.normal(0, 0.01, STEPS),
         }
     )
 
 
-def _tokens(
-    rng: np.random.Generator, dialogue: bool, sequences: int = 60, length: int = 12, switch: int = 6
-) -> pd.DataFrame:
-    """In a dialogue, tool output of random length lies in the middle of each sequence, where the version switches."""
+def _tokens(rng: np.random.Generator, dialogue: bool, sequences: int = 60, length: int = 12) -> pd.DataFrame:
+    """Three steps that switch version at different places; in a dialogue tool output lies in the middle."""
     place = np.tile(np.arange(length), sequences)
-    offset = place - switch
+    step = np.repeat(np.arange(sequences) // 20 + 1, length)
+    offset = place - (4 + step)
     tool_output = np.repeat(rng.integers(1, 9, sequences) if dialogue else np.zeros(sequences, int), length)
     entropy = rng.gamma(0.6, 0.35, len(place)) * np.where(offset == 0, 1.8, 1)
     log_ratio = 0.15 * np.sqrt(entropy + 0.01) * rng.standard_t(3, len(place))
     behavior = -entropy - 0.01
     return pd.DataFrame(
         {
-            "step": np.repeat(np.arange(sequences) // 20 + 1, length),
+            "step": step,
             "sequence": np.repeat(np.arange(sequences), length),
-            "position": place + np.where(offset < 0, 0, tool_output),
+            "position": place + np.where(place < length // 2, 0, tool_output),
             "token": 1,
             "weight_version": np.where(offset < 0, 0, 1),
             "target_version": 5,

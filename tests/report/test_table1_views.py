@@ -7,9 +7,10 @@ import pytest
 from synthetic import ResultsFolder
 
 from estr.report.paper import load_paper_values
+from estr.report.run_views import compact_run_ids
 from estr.report.runs import load_runs
 from estr.report.table1 import COLUMNS, table1_frame
-from estr.report.table1_views import compact_run_ids, table1_views
+from estr.report.table1_views import table1_views
 from estr.report.tables import read_table, write_table1
 from estr.report.views import EMPTY, View, latex, latex_escape, markdown, without_empty_columns
 

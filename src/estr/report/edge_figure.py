@@ -6,13 +6,12 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 import pandas as pd
 
+from estr.algorithm.collapse import WINDOW, detect_collapse
 from estr.errors import UserError
 from estr.report import style
 from estr.report.runs import FIRST_STEPS, RunResult, by_task, load_runs
 
 PROBE = "probe_estr_masked_fraction"
-WINDOW = 10
-COLLAPSE_SHARE = 0.5
 LINES = (
     ("#0072B2", "o"),
     ("#E69F00", "^"),
@@ -80,8 +79,7 @@ def edge_scan(runs: Sequence[RunResult]) -> pd.DataFrame:
     """One row per run: settings, ESTR's masked fraction as a diagnostic, rewards (0..1), and whether it collapsed.
 
     `reward_first` is that of the first step, sampled by the warm start; `reward_max` and `reward_last` are the highest
-    and the last mean over `WINDOW` steps. A run collapsed if its last mean is below `COLLAPSE_SHARE` of the larger of
-    the other two: a run that falls at once has collapsed as well.
+    and the last mean over `WINDOW` steps. `detect_collapse` says what collapsed means.
 
     Raises:
         UserError: runs of several tasks, or one that lacks the diagnostic.
@@ -95,7 +93,6 @@ def edge_scan(runs: Sequence[RunResult]) -> pd.DataFrame:
             raise UserError(f"{run.path / 'metrics.parquet'}: lacks the column {PROBE}")
         smooth = run.metrics["reward"].rolling(WINDOW).mean().dropna()
         masked = run.metrics[PROBE][:FIRST_STEPS]
-        first, highest, last = run.metrics["reward"].iloc[0], smooth.max(), smooth.iloc[-1]
         rows.append(
             {
                 "run_id": run.run_id,
@@ -106,10 +103,10 @@ def edge_scan(runs: Sequence[RunResult]) -> pd.DataFrame:
                 "seed": run.seed,
                 "steps": run.steps,
                 "estr_would_mask_percent_first50": 100 * masked.mean(),
-                "reward_first": first,
-                "reward_max": highest,
-                "reward_last": last,
-                "collapsed": int(last < COLLAPSE_SHARE * max(first, highest)),
+                "reward_first": run.metrics["reward"].iloc[0],
+                "reward_max": smooth.max(),
+                "reward_last": smooth.iloc[-1],
+                "collapsed": int(detect_collapse(run.metrics["reward"].tolist()) is not None),
             }
         )
     return pd.DataFrame(rows)

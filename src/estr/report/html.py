@@ -1,6 +1,4 @@
-"""report.html: one self-contained page with tables, figures, runs, the paper's contradictions and our
-deviations.
-"""
+"""report.html: one self-contained page, from the scoreboard of claims to the runs behind every number."""
 
 import base64
 import os
@@ -15,27 +13,35 @@ import pandas as pd
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from estr.errors import UserError
+from estr.provenance import read_json
 from estr.report.captions import CAPTIONS
-from estr.report.labels import PAPER_SCALE, benchmarks, display, task_name, task_order
+from estr.report.claims.outcome import VERDICTS as OUTCOMES
+from estr.report.labels import PAPER_SCALE, benchmarks, display, task_name
 from estr.report.paper import CONTRADICTIONS
 from estr.report.runs import RunResult, by_task, load_runs
+from estr.report.sources import run_folders, sample_folders, throughput_folders
 from estr.report.style import PNG_DPI
 from estr.report.tables import read_table, views_of
 from estr.report.verdicts import VERDICTS
 
 CSS_PIXELS_PER_INCH = 144  # figures are shown at 1.5 times their printed size
+CLAIMS = "claims"
+LOCAL_SERVER = "http://127.0.0.1:5000"  # where `make ui` serves the local store
 
 
 class ReportContext(TypedDict, total=False):
-    """What only the caller knows: the command that remakes each artifact (by stem), our deviations."""
+    """What only the caller knows: the command that remakes each artifact (by stem), our deviations, and where the runs
+    are in MLflow (what `estr track runs` writes).
+    """
 
     commands: dict[str, str]
     deviations: Sequence[str]
+    mlflow: dict[str, Any]
 
 
 def write_report(
     scale_dir: Path,
-    run_dirs: Sequence[Path],
+    folders: Sequence[Path],
     tables: Sequence[Path],
     figures: Sequence[Path],
     out: Path,
@@ -43,8 +49,9 @@ def write_report(
 ) -> None:
     """Write the page from finished, evaluated runs and from the tables' CSV and the figures' PNG and CSV files.
 
-    scale_dir: results/<scale>, which must hold all runs. tables and figures: any file of each; its CSV and
-    PNG are read. Run ids link to the runs' run.json, relative to the page.
+    scale_dir: results/<scale>, which must hold all runs. folders: runs, throughput measurements, token samples. tables
+    and figures: any file of each; its CSV and PNG are read, and they are shown in the paper's order. A table `claims`
+    opens the page. Run ids link to the runs' run.json, relative to the page, and to their MLflow runs.
 
     Raises:
         UserError: a run, table or figure cannot be read, a run lies elsewhere, or the context has an unknown
@@ -53,13 +60,14 @@ def write_report(
     unknown = set(context) - ReportContext.__annotations__.keys()
     if unknown:
         raise UserError(f"report context: unknown key {', '.join(sorted(unknown))}")
-    runs = load_runs(run_dirs)
+    runs = load_runs(run_folders(folders))
     for run in runs:
         if not run.path.resolve().is_relative_to(scale_dir.resolve()):
             raise UserError(f"{run.path}: does not lie in {scale_dir}, whose report this is")
     commands = context.get("commands", {})
     scale, tasks = runs[0].scale, by_task(runs)
-    frames = {path: read_table(path.with_suffix(".csv")) for path in tables}
+    frames = {path: read_table(path.with_suffix(".csv")) for path in sorted(tables, key=_paper_order)}
+    claims = next((frames.pop(path) for path in list(frames) if path.stem == CLAIMS), None)
     environment = Environment(
         loader=PackageLoader("estr.report"), autoescape=True, undefined=StrictUndefined, trim_blocks=True
     )
@@ -72,10 +80,15 @@ def write_report(
         n_runs=len(runs),
         wall_hours=sum(run.wall_seconds for run in runs) / 3600,
         tables=[_table_part(path, frame, commands) for path, frame in frames.items()],
-        outcomes=VERDICTS,
-        verdicts=_verdicts(list(frames.values())),
-        figures=[_figure_part(path, commands) for path in figures],
-        runs=[(task_name(task), [_run_part(run, out.parent) for run in chosen]) for task, chosen in tasks.items()],
+        outcomes=(*VERDICTS, *OUTCOMES),
+        scoreboard=None if claims is None else _scoreboard(claims, commands),
+        figures=[_figure_part(path, commands) for path in sorted(figures, key=_paper_order)],
+        runs=[
+            (task_name(task), [_run_part(run, out.parent, context.get("mlflow", {})) for run in chosen])
+            for task, chosen in tasks.items()
+        ],
+        measurements=[_measurement_part(folder, out.parent) for folder in throughput_folders(folders)],
+        samples=[_sample_part(folder, out.parent) for folder in sample_folders(folders)],
         packages=_packages(runs),
         contradictions=CONTRADICTIONS,
         deviations=context.get("deviations", ()),
@@ -97,7 +110,7 @@ def _task_part(task: str, runs: Sequence[RunResult]) -> dict[str, Any]:
 
 
 def _table_part(path: Path, frame: pd.DataFrame, commands: dict[str, str]) -> dict[str, Any]:
-    views = [(f"{path.stem}-{_slug(view.title)}", view) for view in views_of(frame, path.stem)]
+    views = [(f"{path.stem}-{_slug(view.title)}", view) for view in views_of(path.stem, frame)]
     parts: dict[str, str] = {}
     for anchor, view in views:
         parts.setdefault(view.section or view.title, anchor)
@@ -113,15 +126,48 @@ def _slug(text: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
 
 
-def _verdicts(frames: Sequence[pd.DataFrame]) -> list[tuple[str, Counter[str]]]:
-    """How many claims of the paper came out how, per task."""
-    counts: dict[str, Counter[str]] = {}
-    for frame in frames:
-        columns = [column for column in frame.columns if column.endswith("_verdict")]
-        for task, rows in frame.groupby("task") if columns else ():
-            outcomes = (value for column in columns for value in rows[column] if value in VERDICTS)
-            counts.setdefault(str(task), Counter()).update(outcomes)
-    return [(task_name(task), counts[task]) for task in sorted(counts, key=task_order) if counts[task]]
+def _paper_order(path: Path) -> tuple[int, int, str]:
+    """Sort key: the first version's artifacts by number, then those of the second alone, then ours."""
+    number = re.search(r"(?:fig|table)(\d+)", path.stem)
+    if number is None:
+        return 2 if path.stem != "scaling_fit" else 1, 0, path.stem
+    return int(path.stem.startswith("v2_")), int(number[1]), path.stem
+
+
+def _scoreboard(claims: pd.DataFrame, commands: dict[str, str]) -> dict[str, Any]:
+    """How many claims came out how, and every claim."""
+    counts = Counter(claims["verdict"])
+    return {
+        "counts": [(name, counts[name]) for name in OUTCOMES if counts[name]],
+        "meanings": list(OUTCOMES.items()),
+        "claims": claims.fillna("").to_dict("records"),
+        "command": commands.get(CLAIMS),
+    }
+
+
+def _measurement_part(folder: Path, page_folder: Path) -> dict[str, Any]:
+    record = read_json(folder / "throughput.json")
+    return {
+        "name": f"throughput/{record['task']}/{record['label']}/seed{record['seed']}",
+        "link": _link(folder / "throughput.json", page_folder),
+        "text": f"{record['mode']}, {record['steps']} updates measured, {record['wall_seconds']:.0f} s",
+        "commit": record["commit"],
+    }
+
+
+def _sample_part(folder: Path, page_folder: Path) -> dict[str, Any]:
+    record = read_json(folder / "sample.json")
+    tokens = ", ".join(f"{part['tokens']:,} {name}" for name, part in record["scenarios"].items())
+    return {
+        "name": f"samples/{record['name']}",
+        "link": _link(folder / "sample.json", page_folder),
+        "text": f"{record['model']}: tokens {tokens}",
+        "commit": record["commit"],
+    }
+
+
+def _link(path: Path, page_folder: Path) -> str:
+    return quote(Path(os.path.relpath(path, page_folder)).as_posix())
 
 
 def _figure_part(path: Path, commands: dict[str, str]) -> dict[str, Any]:
@@ -147,7 +193,10 @@ def _png_width(content: bytes) -> int:
     return int.from_bytes(content[16:20], "big")
 
 
-def _run_part(run: RunResult, page_folder: Path) -> dict[str, Any]:
+def _run_part(run: RunResult, page_folder: Path, mlflow: dict[str, Any]) -> dict[str, Any]:
+    tracked = mlflow.get("runs", {}).get(run.run_id) or run.mlflow_run_id
+    server = str(mlflow.get("tracking_uri", ""))
+    server = server if server.startswith("http") else LOCAL_SERVER
     return {
         "id": run.run_id,
         "name": display(run.label),
@@ -157,8 +206,9 @@ def _run_part(run: RunResult, page_folder: Path) -> dict[str, Any]:
         "minutes": run.wall_seconds / 60,
         "config_hash": run.config_hash,
         "commit": run.commit,
-        "mlflow_run_id": run.mlflow_run_id or "-",
-        "link": quote(Path(os.path.relpath(run.path / "run.json", page_folder)).as_posix()),
+        "mlflow_run_id": tracked or "-",
+        "mlflow_link": f"{server}/#/experiments/{mlflow['experiment_id']}/runs/{tracked}" if mlflow else None,
+        "link": _link(run.path / "run.json", page_folder),
     }
 
 

@@ -4,6 +4,7 @@ A run's label is ``method[__key=value...]``; the variant at the matched masking 
 ``method__thresholds=matched``. Every table, legend and list takes its names and its order from here.
 """
 
+import math
 from collections.abc import Sequence
 
 from estr.config import load_method
@@ -18,7 +19,13 @@ TASKS = {
 """Display names in the order of the paper's Table 1; other tasks follow by their own name."""
 
 METHODS = ("sync", "async", "icepop", "kpop", "m2po", "estr")
-"""The paper's methods in display order; others follow by name."""
+"""The methods of the paper's Table 1 in display order."""
+
+COMPONENTS = ("fixed_magnitude", "exploration_preserving", "outlier_suppressing")
+"""The arms of v2's Table 2; ESTR is all of them together."""
+
+DISPLAY_ORDER = (*METHODS[:-1], *COMPONENTS, METHODS[-1])
+"""Other methods follow by name."""
 
 MATCHED = "thresholds=matched"
 KEEP_ALL_METHODS = ("sync", "async")
@@ -81,12 +88,19 @@ def matched(method: str) -> str:
 
 
 def display(label: str) -> str:
-    """Name shown to the reader, e.g. ``IcePop (matched)``."""
+    """Name shown to the reader, e.g. ``IcePop (matched)`` or ``ESTR (intra 5, inter 1)``."""
     method, overrides = split_label(label)
     name = load_method(method).title
-    if not overrides:
-        return name
-    return f"{name} (matched)" if overrides == (MATCHED,) else f"{name} ({', '.join(overrides)})"
+    changes = sorted(overrides, key=lambda pair: not pair.startswith("intra="))
+    return f"{name} ({', '.join(map(describe_override, changes))})" if overrides else name
+
+
+def describe_override(pair: str) -> str:
+    """A ``key=value`` override in words: ``intra 5``, ``tau 0.7``, ``32 prompts``, ``matched``."""
+    if pair == MATCHED:
+        return "matched"
+    key, _, value = pair.partition("=")
+    return f"{value} prompts" if key == "prompts" else f"{key.replace('_', ' ')} {value}"
 
 
 def short_name(method: str) -> str:
@@ -94,8 +108,16 @@ def short_name(method: str) -> str:
     return method if method in KEEP_ALL_METHODS else load_method(method).title
 
 
-def order(label: str) -> tuple[int, str, int, str]:
-    """Sort key: methods in display order, each followed by its variants."""
+def order(label: str) -> tuple[int, str, int, tuple[tuple[str, float, str], ...]]:
+    """Sort key: methods in display order, each followed by its variants, numbers by their value."""
     method, overrides = split_label(label)
-    position = METHODS.index(method) if method in METHODS else len(METHODS)
-    return position, method, len(overrides), label
+    position = DISPLAY_ORDER.index(method) if method in DISPLAY_ORDER else len(DISPLAY_ORDER)
+    return position, method, len(overrides), tuple(map(_override_order, overrides))
+
+
+def _override_order(pair: str) -> tuple[str, float, str]:
+    key, _, value = pair.partition("=")
+    try:
+        return key, float(value), value
+    except ValueError:
+        return key, math.inf, value

@@ -7,12 +7,13 @@ from pathlib import Path
 from estr.report.captions import CAPTIONS
 from estr.report.labels import benchmarks, task_name
 from estr.report.runs import RunResult, by_task, load_runs
+from estr.report.sources import run_folders
 from estr.report.tables import read_table
 
 
-def export_reference(run_dirs: Sequence[Path], tables: Sequence[Path], figures: Sequence[Path], page: Path) -> None:
+def export_reference(folders: Sequence[Path], tables: Sequence[Path], figures: Sequence[Path], page: Path) -> None:
     """Write `page`, which shows the results and says where they come from; .csv, .md and .png are copied beside it."""
-    runs = load_runs(run_dirs)
+    runs = load_runs(run_folders(folders))
     out = page.parent
     out.mkdir(parents=True, exist_ok=True)
     parts = [_provenance(runs)]

@@ -86,7 +86,7 @@ class RunResult:
     def read_tokens(self) -> pd.DataFrame:
         """Read the sampled tokens; adds log_ratio = target_logprob - behavior_logprob (nats, Eq. 7)."""
         path = self.path / "tokens.parquet"
-        tokens = _read_parquet(path, TOKEN_COLUMNS)
+        tokens = read_parquet(path, TOKEN_COLUMNS)
         tokens["log_ratio"] = tokens["target_logprob"] - tokens["behavior_logprob"]
         return tokens
 
@@ -131,7 +131,7 @@ def load_run(path: Path) -> RunResult:
     if not isinstance(engine, str):
         raise UserError(f"{record_path}: field 'config.engine' is missing or malformed")
     metrics_path = path / "metrics.parquet"
-    metrics = _read_parquet(metrics_path, METRIC_COLUMNS).sort_values("step", ignore_index=True)
+    metrics = read_parquet(metrics_path, METRIC_COLUMNS).sort_values("step", ignore_index=True)
     if metrics["step"].tolist() != list(range(1, record["steps"] + 1)):
         raise UserError(
             f"{metrics_path}: holds {metrics['step'].nunique()} steps in {len(metrics)} rows, "
@@ -152,7 +152,8 @@ def format_thresholds(rule: dict[str, Any]) -> str:
     )
 
 
-def _read_parquet(path: Path, columns: Sequence[str]) -> pd.DataFrame:
+def read_parquet(path: Path, columns: Sequence[str]) -> pd.DataFrame:
+    """Read a table that must have these columns, and may have others."""
     try:
         frame = pd.read_parquet(path)
     except FileNotFoundError as error:

@@ -1,6 +1,6 @@
 """Scores of the runs of one method on one task: means, spreads and paired differences, in percent."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,12 +25,18 @@ class Scores:
     seeds: tuple[int, ...]
     values: dict[str, np.ndarray]
 
+    def of_seeds(self, seeds: Collection[int]) -> "Scores":
+        """The rows of these seeds, which must be there, in ascending order."""
+        chosen = sorted(seeds)
+        rows = [self.seeds.index(seed) for seed in chosen]
+        return Scores(tuple(chosen), {name: values[rows] for name, values in self.values.items()})
+
     def difference(self, other: "Scores", metric: str, bootstrap_seed: int) -> PairedDifference | None:
         """self - other in percentage points over the seeds that both have; None if they share none."""
-        common = sorted(set(self.seeds) & set(other.seeds))
+        common = set(self.seeds) & set(other.seeds)
         if not common:
             return None
-        a, b = (100 * s.values[metric][[s.seeds.index(seed) for seed in common]] for s in (self, other))
+        a, b = (100 * s.of_seeds(common).values[metric] for s in (self, other))
         return paired_difference_interval(a, b, seed=bootstrap_seed)
 
 

@@ -4,10 +4,13 @@ Published thresholds are drawn solid with filled markers, matched-budget variant
 and hollow. Colours are Okabe and Ito's, which stay apart for colour-blind readers.
 """
 
+import io
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import cycle
 from pathlib import Path
+from textwrap import fill
 from typing import Any
 from zlib import crc32
 
@@ -17,13 +20,16 @@ mpl.use("Agg")
 
 import matplotlib.pyplot as plt
 import pandas as pd
+from matplotlib.colors import LinearSegmentedColormap, to_hex, to_rgb
 from matplotlib.figure import Figure
+from PIL import Image
 
 from estr.report.labels import is_matched, split_label
 from estr.report.runs import RunResult
 
 SINGLE, DOUBLE = 3.3, 6.9  # column widths, inches
 PNG_DPI = 200
+FOOTER_CHARACTERS = 19  # per inch
 RED, BLUE, PURPLE, INK, MUTED = "#D55E00", "#0072B2", "#5B2A86", "#222222", "#666666"
 
 _COLOUR_MARKER = {
@@ -32,9 +38,13 @@ _COLOUR_MARKER = {
     "icepop": ("#E69F00", "^"),
     "kpop": ("#009E73", "D"),
     "m2po": ("#CC79A7", "v"),
+    "fixed_magnitude": ("#7F7F7F", "h"),
+    "exploration_preserving": ("#56B4E9", "P"),
+    "outlier_suppressing": ("#B59B00", "*"),
     "estr": ("#0072B2", "o"),
 }
-_OTHER_METHODS = (("#56B4E9", "P"), ("#B59B00", "*"), ("#7F7F7F", "h"))
+_OTHER_METHODS = (("#8C564B", "p"), ("#882255", "d"), ("#999933", "8"))
+_SWEEP_MARKERS = ("o", "^", "D", "v", "P", "X", "*")
 
 _RC: Any = {
     "font.family": "DejaVu Sans",
@@ -93,6 +103,21 @@ def line_style(label: str) -> dict[str, Any]:
     }
 
 
+def sweep_styles(count: int, hue: str = BLUE) -> list[dict[str, Any]]:
+    """As `line_style`, for the settings of one method in increasing order: one hue from light to dark."""
+    shades = LinearSegmentedColormap.from_list("shades", [_mix(hue, "white", 0.55), hue, _mix(hue, "black", 0.45)])
+    colours = [to_hex(shade) for shade in shades([0.5] if count == 1 else [i / (count - 1) for i in range(count)])]
+    return [
+        {"color": colour, "marker": marker, "linestyle": "-", "markeredgecolor": colour, "markeredgewidth": 0.8}
+        for colour, marker in zip(colours, cycle(_SWEEP_MARKERS), strict=False)
+    ]
+
+
+def _mix(colour: str, other: str, share: float) -> str:
+    red, green, blue = ((1 - share) * a + share * b for a, b in zip(to_rgb(colour), to_rgb(other), strict=True))
+    return to_hex((red, green, blue))
+
+
 def scale_line(runs: Sequence[RunResult]) -> str:
     """What every figure says at its foot, e.g. ``laptop scale · 3 seeds · embedded engine``."""
     counts = sorted(Counter((run.task, run.label) for run in runs).values())
@@ -102,8 +127,8 @@ def scale_line(runs: Sequence[RunResult]) -> str:
 
 
 def add_footer(fig: Figure, text: str) -> None:
-    """Put the scale line at the foot of the figure, inside the constrained layout."""
-    fig.supxlabel(text, x=0.01, ha="left", fontsize=7, color=MUTED)
+    """Put the scale line at the foot of the figure, inside the constrained layout, in as many lines as it takes."""
+    fig.supxlabel(fill(text, int(FOOTER_CHARACTERS * fig.get_figwidth())), x=0.01, ha="left", fontsize=7, color=MUTED)
 
 
 def save(fig: Figure, stem: Path) -> None:
@@ -112,7 +137,10 @@ def save(fig: Figure, stem: Path) -> None:
     fig.draw_without_rendering()
     fig.set_layout_engine("none")  # the layout is settled; both files need not solve it again
     fig.savefig(_with_suffix(stem, "pdf"), metadata={"CreationDate": None, "ModDate": None})
-    fig.savefig(_with_suffix(stem, "png"), metadata={"Software": None})
+    picture = io.BytesIO()
+    fig.savefig(picture, format="png")
+    with Image.open(picture) as image:  # 256 colours are enough and make a third of the size
+        image.convert("RGB").quantize(256).save(_with_suffix(stem, "png"), optimize=True, dpi=(PNG_DPI, PNG_DPI))
 
 
 def save_data(frame: pd.DataFrame, stem: Path) -> None:

@@ -15,11 +15,12 @@ import pandas as pd
 
 from estr.errors import UserError
 from estr.evaluation.paired import PairedDifference
-from estr.provenance import read_json
+from estr.report.calibrations import MatchedBudget, check_thresholds, read_calibrations
 from estr.report.evaluations import SCORES, Evaluation
-from estr.report.labels import MATCHED, METHODS, is_matched, matched, order, split_label
+from estr.report.labels import MATCHED, METHODS, is_matched, order, split_label
 from estr.report.paper import TABLE1, PaperValues
-from estr.report.runs import FIRST_STEPS, RunResult, by_task
+from estr.report.run_rows import TRAINING, difference_columns, names_of_difference, training_columns, verdict_column
+from estr.report.runs import RunResult, by_task
 from estr.report.scores import (
     BEHAVIOUR_COLUMNS,
     behaviour_columns,
@@ -32,12 +33,6 @@ from estr.report.verdicts import REFERENCES, claim, references, verdict
 
 WARM_START = "warm_start"
 METRICS = ("avg", "pass")  # what the paper reports and verdicts are on
-TRAINING = (
-    "masked_fraction_first50_percent",
-    "masked_fraction_mean_percent",
-    "masked_entropy_first50_nats",
-    "reward_last_quarter",
-)
 PAPER_MATCHED = {
     "masked_fraction_mean": "paper_masked_fraction_mean_percent",
     "masked_entropy_first50": "paper_masked_entropy_first50_nats",
@@ -51,8 +46,8 @@ COLUMNS = [
     *(
         column
         for metric in METRICS
-        for name in (f"{metric}_minus_{reference}" for reference in REFERENCES)
-        for column in (f"paper_{name}", name, f"{name}_low", f"{name}_high", f"{name.replace('minus', 'vs')}_verdict")
+        for reference in REFERENCES
+        for column in names_of_difference(f"{metric}_minus_{reference}")
     ),
     *(f"{name}{suffix}" for name in TRAINING for suffix in ("", "_sd")),
     *("calibrated_masked_percent", *PAPER_MATCHED.values()),
@@ -77,18 +72,21 @@ def table1_frame(
         if split_label(run.label)[1] not in ((), (MATCHED,)):
             raise UserError(f"{run.path}: label '{run.label}' has no row in Table 1; leave the run out")
     tasks = by_task(runs)
-    files = _calibration_files(calibrations, list(tasks))
-    rows = [row for task, chosen in tasks.items() for row in _task_rows(chosen, files.get(task), paper, bootstrap_seed)]
+    budgets = read_calibrations(calibrations, list(tasks))
+    rows = [
+        row for task, chosen in tasks.items() for row in _task_rows(chosen, budgets.get(task), paper, bootstrap_seed)
+    ]
     return pd.DataFrame(rows).reindex(columns=COLUMNS)
 
 
 def _task_rows(
-    runs: Sequence[RunResult], calibration: Path | None, paper: PaperValues, bootstrap_seed: int
+    runs: Sequence[RunResult], calibration: MatchedBudget | None, paper: PaperValues, bootstrap_seed: int
 ) -> list[dict[str, Any]]:
     task = runs[0].task
     evaluations = {run.run_id: run.read_evaluation() for run in runs}
     any_evaluation = compared_alike(runs, evaluations)
-    achieved = _check_calibration(runs, calibration)
+    check_thresholds(runs, calibration)
+    achieved = calibration.achieved_percent if calibration else {}
     labels = sorted({*METHODS, *(run.label for run in runs)}, key=order)
     groups = {label: [run for run in runs if run.label == label] for label in labels}
     scores = {label: scores_of(group, evaluations) for label, group in groups.items() if group}
@@ -109,7 +107,7 @@ def _task_rows(
         row["variant"] = "matched" if is_matched(label) else "published"
         if label in scores:
             evaluated = [evaluations[run.run_id] for run in groups[label]]
-            row |= score_columns(scores[label], bootstrap_seed) | _training_columns(groups[label])
+            row |= score_columns(scores[label], bootstrap_seed) | training_columns(groups[label])
             row |= behaviour_columns([e.behaviour for e in evaluated])
             row["missing"] = sum(e.missing for e in evaluated)
         for reference, metric in product(references(label), METRICS):
@@ -118,45 +116,9 @@ def _task_rows(
                 ours = scores[label].difference(scores[reference], metric, bootstrap_seed)
             row |= _difference_columns(label, reference, metric, papers, ours)
         row["verdict"] = "; ".join(filter(None, (claim(row, reference, "avg") for reference in references(label))))
-        row["calibrated_masked_percent"] = achieved.get(label)
+        row["calibrated_masked_percent"] = achieved.get(label) if is_matched(label) else None
         rows.append(row)
     return rows
-
-
-def _calibration_files(paths: Sequence[Path], tasks: Sequence[str]) -> dict[str, Path]:
-    """The calibration file of each task; its name is the task's."""
-    files: dict[str, Path] = {}
-    for path in paths:
-        if path.stem not in tasks:
-            raise UserError(f"{path}: there is no run of a task '{path.stem}'; name the file of {', '.join(tasks)}")
-        if path.stem in files:
-            raise UserError(f"{path} and {files[path.stem]} are calibrations of one task; name one of them")
-        files[path.stem] = path
-    return files
-
-
-def _check_calibration(runs: Sequence[RunResult], path: Path | None) -> dict[str, float]:
-    """Achieved masked fraction (percent) per matched label; the runs' thresholds must be the file's."""
-    matched_runs = [run for run in runs if is_matched(run.label)]
-    if path is None:
-        if matched_runs:
-            raise UserError(f"{matched_runs[0].path}: a matched-budget run needs the calibration file of its task")
-        return {}
-    rules = read_json(path).get("rules")
-    if not isinstance(rules, dict):
-        raise UserError(f"{path}: field 'rules' is missing or malformed")
-    for run in matched_runs:
-        wanted = rules.get(run.method)
-        if wanted is None:
-            raise UserError(f"{path}: lacks the thresholds of {run.method}, which {run.path} needs")
-        for name, value in run.rule.items():
-            same = np.isclose(value, wanted.get(name, np.nan), rtol=1e-6) if isinstance(value, float) else True
-            if not same:
-                raise UserError(
-                    f"{run.path / 'run.json'}: {name}={value} is not the calibrated {wanted.get(name)} of "
-                    f"{path}; train the run again"
-                )
-    return {matched(method): 100 * rule["achieved"] for method, rule in rules.items() if "achieved" in rule}
 
 
 def _warm_start_row(evaluations: Sequence[Evaluation]) -> dict[str, Any]:
@@ -170,29 +132,6 @@ def _warm_start_row(evaluations: Sequence[Evaluation]) -> dict[str, Any]:
             row |= {f"ours_{score}_percent_low": low[0], f"ours_{score}_percent_high": high[0]}
     row |= behaviour_columns([dict(behaviour) for _, behaviour in distinct])
     return row | {"n_seeds": len(distinct), "n_problems": len(evaluations[0].correct)}
-
-
-def _training_columns(group: Sequence[RunResult]) -> dict[str, Any]:
-    """Means over seeds; per run, the entropy is a mean over masked tokens, the others are over steps."""
-    per_run: dict[str, list[float]] = {name: [] for name in TRAINING}
-    for run in group:
-        first = run.metrics.head(FIRST_STEPS)
-        entropy = first["masked_entropy"].dropna()
-        masked = (first["masked_fraction"] * first["response_tokens"])[entropy.index]
-        total = masked.sum()
-        last_quarter = run.metrics["step"] > 0.75 * run.steps
-        per_run["masked_fraction_first50_percent"].append(100 * first["masked_fraction"].mean())
-        per_run["masked_fraction_mean_percent"].append(100 * run.metrics["masked_fraction"].mean())
-        per_run["masked_entropy_first50_nats"].append((masked * entropy).sum() / total if total > 0 else np.nan)
-        per_run["reward_last_quarter"].append(run.metrics.loc[last_quarter, "reward"].mean())
-    row: dict[str, Any] = {"thresholds": "; ".join(dict.fromkeys(run.thresholds for run in group))}
-    for name, values in per_run.items():
-        row |= mean_sd(name, np.array([value for value in values if np.isfinite(value)]))
-    return row | {
-        "run_ids": " ".join(run.run_id for run in group),
-        "commits": " ".join(dict.fromkeys(run.commit for run in group)),
-        "config_hashes": " ".join(dict.fromkeys(run.config_hash for run in group)),
-    }
 
 
 def _paper_columns(label: str, task: str, k: int, paper: PaperValues) -> dict[str, Any]:
@@ -218,12 +157,9 @@ def _paper_columns(label: str, task: str, k: int, paper: PaperValues) -> dict[st
 def _difference_columns(
     label: str, reference: str, metric: str, papers: dict[str, dict[str, Any]], ours: PairedDifference | None
 ) -> dict[str, Any]:
-    columns: dict[str, Any] = {}
     name = f"{metric}_minus_{reference}"
-    if ours is not None:
-        columns |= {name: ours.mean, f"{name}_low": ours.low, f"{name}_high": ours.high}
     value, base = (papers[key].get(f"paper_{metric}_percent") for key in (label, reference))
-    if value is not None and base is not None:
-        columns[f"paper_{name}"] = value - base
-        columns[f"{metric}_vs_{reference}_verdict"] = verdict(label, reference, metric, value - base, ours)
-    return columns
+    if value is None or base is None:
+        return difference_columns(name, None, ours)
+    outcome = verdict(label, reference, metric, value - base, ours)
+    return difference_columns(name, value - base, ours) | {verdict_column(name): outcome}

@@ -5,6 +5,7 @@ import pandas as pd
 from estr.report.evaluations import SCORES
 from estr.report.labels import PAPER_SCALE, benchmarks, display, judged, order, scored_by, short_name, task_name
 from estr.report.paper import TABLE1
+from estr.report.run_views import compact_run_ids, difference_cell
 from estr.report.runs import FIRST_STEPS
 from estr.report.scores import BEHAVIOUR_COLUMNS
 from estr.report.table1 import METRICS, WARM_START
@@ -170,11 +171,8 @@ def _differences(rows: pd.DataFrame, metric: str) -> View:
         line = [_name(row)]
         for reference in REFERENCES:
             name = f"{metric}_minus_{reference}"
-            ours = number(row[name], "+.1f")
-            if ours != EMPTY:
-                ours += f" [{row[f'{name}_low']:+.1f}, {row[f'{name}_high']:+.1f}]"
             verdict = plain(row[f"{metric}_vs_{reference}_verdict"])
-            line += [number(row[f"paper_{name}"], "+.2f"), ours, verdict]
+            line += [number(row[f"paper_{name}"], "+.2f"), difference_cell(row, name), verdict]
         if set(line[1:]) != {EMPTY}:
             cells.append(tuple(line))
     note = (
@@ -256,17 +254,6 @@ def _run_ids(frame: pd.DataFrame) -> View:
         if isinstance(row["run_ids"], str)
     ]
     return View("Runs of Table 1", "", ("Task", "Method", "Run ids", "Commit", "Config hashes"), tuple(rows))
-
-
-def compact_run_ids(run_ids: object) -> str:
-    """``a/seed0 a/seed1`` -> ``a/seed{0,1}``."""
-    if not isinstance(run_ids, str):
-        return EMPTY
-    seeds: dict[str, list[str]] = {}
-    for run_id in run_ids.split():
-        stem, _, seed = run_id.rpartition("seed")
-        seeds.setdefault(stem, []).append(seed)
-    return " ".join(f"{s}seed{n[0]}" if len(n) == 1 else f"{s}seed{{{','.join(n)}}}" for s, n in seeds.items())
 
 
 def _name(row: pd.Series) -> str:

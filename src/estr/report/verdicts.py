@@ -8,10 +8,13 @@ from estr.report.labels import short_name
 VERDICTS = ("held", "within noise", "not held", "not tested")
 REFERENCES = ("async", "sync", "estr")
 SYNC_MARGIN = 1.5  # percentage points: what the paper's "closely approaching sync" allows
+ORDERING_LEGEND = (
+    "Held: the 95 % interval of the paired difference lies on the paper's side of zero; not held: on the other side; "
+    "within noise: neither."
+)
 LEGEND = (
     "Verdicts, on avg@k: > and < are the paper's order of the two methods, ≈ sync its claim that ESTR matches sync, "
-    f"read as at most {SYNC_MARGIN:g} points below. Held: the 95 % interval of the paired difference lies on the "
-    "paper's side of zero; not held: on the other side; within noise: neither."
+    f"read as at most {SYNC_MARGIN:g} points below. {ORDERING_LEGEND}"
 )
 
 

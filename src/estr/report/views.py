@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -87,6 +88,9 @@ _LATEX = {
     "±": r"$\pm$",
     "≈": r"$\approx$",
     "†": r"$\dagger$",
+    "→": r"$\rightarrow$",
+    "δ": r"$\delta$",
+    "²": "$^2$",
     "<": r"$<$",
     ">": r"$>$",
 }
@@ -127,3 +131,15 @@ def latex(view: View) -> str:
             r"\end{table*}",
         ]
     )
+
+
+def write_table(frame: pd.DataFrame, views: Sequence[View], out_stem: Path) -> None:
+    """Write out_stem.csv, the frame in full precision, and its views as .md and .tex."""
+    out_stem.parent.mkdir(parents=True, exist_ok=True)
+    texts = {
+        "csv": frame.to_csv(index=False, lineterminator="\n"),
+        "md": "\n\n".join(markdown(view) for view in views) + "\n",
+        "tex": "\n\n".join(latex(view) for view in views) + "\n",
+    }
+    for suffix, text in texts.items():
+        out_stem.with_name(f"{out_stem.name}.{suffix}").write_text(text, encoding="utf-8")
