@@ -10,9 +10,9 @@ from mlflow.entities import Run
 from mlflow.tracking import MlflowClient
 
 from estr.config import RunConfig, resolve
-from estr.provenance import write_json
+from estr.provenance import read_json, write_json
 from estr.records import metrics_row
-from estr.tracking import RunTracker, Study, metric_name, open_study, publish
+from estr.tracking import RunTracker, Study, import_runs, metric_name, open_study, publish
 
 
 @pytest.fixture(scope="module")
@@ -91,7 +91,8 @@ def test_publish_files_everything_under_the_parent(study: Study, run: RunConfig,
     tracker.sync_metrics(table(1, 2))
     tracker.finish(complete)
     top = complete.parent
-    publish(study, [complete], [top / "table1.csv"], [], top / "report.html")
+    import_runs(study, [complete], top / "runs.json")
+    publish(study, [top / "table1.csv"], [], top / "report.html")
     [child] = children(study, run)
     assert child.info.run_id == tracker.run_id
     assert (child.info.status, child.data.metrics["eval/avg_at_4"]) == ("FINISHED", 0.25)
@@ -104,13 +105,16 @@ def test_publish_files_everything_under_the_parent(study: Study, run: RunConfig,
     assert client.get_run(study.parent_run_id).info.status == "FINISHED"
 
 
-def test_publish_makes_the_runs_that_a_lost_store_lacks_and_makes_them_once(
+def test_import_makes_the_runs_that_the_store_lacks_and_makes_them_once(
     run: RunConfig, complete: Path, tmp_path: Path
 ) -> None:
     fresh = open_study("smoke", tmp_path / "lost", None, tmp_path / "lost/study.json")
     for _ in range(2):
-        publish(fresh, [complete], [], [], complete.parent / "report.html")
+        import_runs(fresh, [complete], tmp_path / "runs.json")
     [child] = children(fresh, run)
+    places = read_json(tmp_path / "runs.json")
+    assert places["runs"] == {run.run_id: child.info.run_id}
+    assert (places["tracking_uri"], places["experiment_id"]) == (fresh.tracking_uri, fresh.experiment_id)
     assert (child.data.params["rule.tau"], child.data.tags["commit"]) == ("0.5", "0123abc")
     client = MlflowClient(fresh.tracking_uri)
     assert len(client.get_metric_history(child.info.run_id, "eval/avg_at_4")) == 1

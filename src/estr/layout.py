@@ -40,6 +40,9 @@ class Layout:
     def sample(self, name: str) -> Path:
         return self.root / "samples" / name
 
+    def frontier(self, config: RunConfig, axis: str) -> Path:
+        return self.root / "frontier" / config.task / config.label / axis
+
     def run(self, config: RunConfig) -> Path:
         return self.root / "runs" / config.task / config.label / f"seed{config.seed}"
 

@@ -59,22 +59,16 @@ def train(layout: Layout, config: RunConfig, *, live_tracking: bool) -> None:
     Its checkpoints lie under `state/`, in a folder named after everything that decides its numbers: a changed
     configuration, warm start or data set starts over. They go when the run is complete.
     """
-    if config.matched_budget:
-        config = _with_matched_thresholds(layout, config)
-    rule = keep_rule(config)
+    config = with_thresholds(layout, config)
     folder = layout.run(config)
-    problems = read_problems(existing(layout.data(config.task) / "train.parquet", f"estr data prepare {config.task}"))
-    start = existing(layout.warm_start(config.task) / "model.safetensors", f"estr pretrain {config.task}").parent
-    key = _inputs_hash(layout, config)
+    key = inputs_hash(layout, config)
     if (folder / "run.json").exists() and read_json(folder / "run.json")["inputs_hash"] == key:
         logger.warning("%s is complete; delete %s to train it again", config.run_id, folder / "run.json")
         return
     (folder / "run.json").unlink(missing_ok=True)
     state = folder / "state" / key
-    probes = {name: keep_rule(resolve(config.scale, config.task, name, config.seed)) for name in PROBES}
-    held_out = _held_out(layout, config)[: config.train.validate_problems] if config.train.validate_every else []
-    trainer = Trainer(config, rule, probes, _task(config), problems, start, folder, state, held_out)
-    trainer.resume()
+    trainer = open_trainer(layout, config, folder, state)
+    rule = trainer.rule
     tracker = _open_tracker(layout, config, rule, state / "mlflow_run.json") if live_tracking else None
     with StopRequest() as stop:
         try:
@@ -90,6 +84,17 @@ def train(layout: Layout, config: RunConfig, *, live_tracking: bool) -> None:
     write_json(folder / "run.json", _record(config, rule, key, seconds, tracker))
     _attempt(tracker, partial(RunTracker.finish, folder=folder))
     shutil.rmtree(folder / "state", ignore_errors=True)
+
+
+def open_trainer(layout: Layout, config: RunConfig, folder: Path, state: Path) -> Trainer:
+    """The trainer of a run whose thresholds are known, at its last checkpoint in `state` if there is one."""
+    problems = read_problems(_train_set(layout, config))
+    start = _warm_start_weights(layout, config).parent
+    probes = {name: keep_rule(resolve(config.scale, config.task, name, config.seed)) for name in PROBES}
+    held_out = _held_out(layout, config)[: config.train.validate_problems] if config.train.validate_every else []
+    trainer = Trainer(config, keep_rule(config), probes, _task(config), problems, start, folder, state, held_out)
+    trainer.resume()
+    return trainer
 
 
 def calibrate_matched_budget(layout: Layout, task: str, reference: RunConfig) -> None:
@@ -160,13 +165,24 @@ def _task(config: RunConfig) -> TrainableFromScratch:
     return laptop_counterpart(config.task, config.counterpart.model_dump())
 
 
-def _inputs_hash(layout: Layout, config: RunConfig) -> str:
+def _train_set(layout: Layout, config: RunConfig) -> Path:
+    return existing(layout.data(config.task) / "train.parquet", f"estr data prepare {config.task}")
+
+
+def _warm_start_weights(layout: Layout, config: RunConfig) -> Path:
+    return existing(layout.warm_start(config.task) / "model.safetensors", f"estr pretrain {config.task}")
+
+
+def inputs_hash(layout: Layout, config: RunConfig) -> str:
     """Of everything that decides the run's numbers."""
-    inputs = (layout.warm_start(config.task) / "model.safetensors", layout.data(config.task) / "train.parquet")
+    inputs = (_warm_start_weights(layout, config), _train_set(layout, config))
     return hashlib.sha256("".join([config.hash, *map(file_digest, inputs)]).encode()).hexdigest()[:12]
 
 
-def _with_matched_thresholds(layout: Layout, config: RunConfig) -> RunConfig:
+def with_thresholds(layout: Layout, config: RunConfig) -> RunConfig:
+    """The configuration with the calibrated thresholds, if it asks for the matched budget."""
+    if not config.matched_budget:
+        return config
     path = existing(layout.calibration(config.task), f"estr calibrate {config.task}")
     rules = read_json(path)["rules"]
     if config.method not in rules:

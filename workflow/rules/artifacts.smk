@@ -1,9 +1,6 @@
 # Tables, figures and the report, from the tables on disk alone. `snakemake <experiment>` builds one experiment's.
 
 
-ruleorder: claims > table
-
-
 rule table:
     input:
         sources=lambda w: source_files(experiment_of("tables", w.name)),
@@ -20,6 +17,8 @@ rule table:
         tex=f"{ROOT}/tables/{{name}}.tex",
     log:
         f"{LOGS}/tables/{{name}}.log",
+    wildcard_constraints:
+        name=r"(?!claims\.).+",
     conda:
         "../../environment.yml"
     params:

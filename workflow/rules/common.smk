@@ -14,6 +14,7 @@ try:
     STUDY = settings.parse(settings.StudyConfig, config, "configs/config.yaml")
     EXPERIMENTS = {name: settings.load_experiment(name) for name in STUDY.experiments}
     RUNS = {name: settings.expand(e.runs, STUDY.scale) for name, e in EXPERIMENTS.items()}
+    FRONTIERS = {name: settings.expand(e.frontiers, STUDY.scale) for name, e in EXPERIMENTS.items()}
     MEASUREMENTS = {name: settings.expand(e.measurements, STUDY.scale) for name, e in EXPERIMENTS.items()}
 except UserError as error:
     raise WorkflowError(str(error)) from None
@@ -32,6 +33,7 @@ RUN = f"{ROOT}/runs/{{task}}/{{label}}/seed{{seed}}"
 RUN_LOGS = f"{LOGS}/runs/{{task}}/{{label}}/seed{{seed}}"
 THROUGHPUT = f"{ROOT}/throughput/{{task}}/{{label}}/seed{{seed}}"
 SAMPLE = f"{ROOT}/samples/{{sample}}"
+FRONTIER = f"{ROOT}/frontier/{{task}}/{{label}}/{{axis}}"
 
 
 wildcard_constraints:
@@ -39,13 +41,19 @@ wildcard_constraints:
     label=r"[a-z0-9]+(_[a-z0-9]+)*(__[a-z_]+=[A-Za-z0-9.+-]+)*",
     seed=r"\d+",
     benchmark="|".join(BENCHMARKS),
+    axis="learning_rate|inter",
+    sample=r"[a-z0-9]+",
+
+
+def run_config_of(task, label, seed=FIRST_SEED):
+    try:
+        return settings.resolve(SCALE, task, label, seed)
+    except UserError as error:
+        raise WorkflowError(str(error)) from None
 
 
 def run_config(wildcards):
-    try:
-        return settings.resolve(SCALE, wildcards.task, wildcards.label, int(wildcards.seed))
-    except UserError as error:
-        raise WorkflowError(str(error)) from None
+    return run_config_of(wildcards.task, wildcards.label, int(wildcards.seed))
 
 
 def published_thresholds(wildcards):
@@ -59,25 +67,38 @@ def run_folders(experiment):
 
 def throughput_folders(experiment):
     """Throughput is measured on the first seed alone."""
-    return list(dict.fromkeys(str(LAYOUT.throughput(run)) for run in MEASUREMENTS[experiment] if run.seed == FIRST_SEED))
+    return list(
+        dict.fromkeys(str(LAYOUT.throughput(run)) for run in MEASUREMENTS[experiment] if run.seed == FIRST_SEED)
+    )
 
 
 def sample_folders(experiment):
     return [str(LAYOUT.sample(name)) for name in EXPERIMENTS[experiment].samples]
 
 
+def frontier_folders(experiment):
+    searched = dict.fromkeys((run.task, run.label) for run in FRONTIERS[experiment])
+    runs = [run_config_of(task, label) for task, label in searched]
+    return [str(LAYOUT.frontier(run, axis)) for run in runs for axis in ("learning_rate", "inter")]
+
+
 def source_folders(experiment):
     """What the experiment's tables and figures are made from."""
-    return run_folders(experiment) + throughput_folders(experiment) + sample_folders(experiment)
+    return [folder for folders in SOURCES for folder in folders(experiment)]
 
 
 def source_files(experiment):
-    kinds = (
-        (run_folders, ("run.json", "metrics.parquet", "tokens.parquet", "evaluation.json")),
-        (throughput_folders, ("throughput.json", "steps.parquet", "trajectories.parquet")),
-        (sample_folders, ("sample.json", "tokens.parquet")),
-    )
-    return [f"{folder}/{name}" for folders, names in kinds for folder in folders(experiment) for name in names]
+    return [
+        f"{folder}/{name}" for folders, names in SOURCES.items() for folder in folders(experiment) for name in names
+    ]
+
+
+SOURCES = {
+    run_folders: ("run.json", "metrics.parquet", "tokens.parquet", "evaluation.json"),
+    throughput_folders: ("throughput.json", "steps.parquet", "trajectories.parquet"),
+    sample_folders: ("sample.json", "tokens.parquet"),
+    frontier_folders: ("frontier.json",),
+}
 
 
 def everywhere(of_experiment):

@@ -1,4 +1,4 @@
-# Throughput of the concurrent engine, and tokens of a real language model.
+# Throughput of the concurrent engine, tokens of a real language model, and the stability frontier.
 
 
 # Takes all cores, so that nothing else runs while it is measured.
@@ -26,3 +26,67 @@ rule throughput:
         settings=lambda w: str(settings.load_sizes(SCALE, w.task).concurrent),
     shell:
         "estr throughput {wildcards.task} {wildcards.label} --seed {wildcards.seed} {params.options} 2> {log}"
+
+
+rule llm_weights:
+    output:
+        f"{STUDY.results}/cache/{{sample}}/source.json",
+    log:
+        "logs/cache/{sample}.log",
+    benchmark:
+        "logs/cache/{sample}.benchmark.tsv"
+    conda:
+        "../../environment.yml"
+    resources:
+        mem_mb=3000,
+        runtime=20,
+    shell:
+        "estr llm weights --results {STUDY.results} 2> {log}"
+
+
+rule sample:
+    input:
+        ancient(f"{STUDY.results}/cache/{{sample}}/source.json"),
+    output:
+        f"{SAMPLE}/sample.json",
+        f"{SAMPLE}/tokens.parquet",
+    log:
+        f"{LOGS}/samples/{{sample}}.log",
+    benchmark:
+        f"{LOGS}/samples/{{sample}}.benchmark.tsv"
+    priority: 10
+    conda:
+        "../../environment.yml"
+    resources:
+        mem_mb=6000,
+        runtime=60,
+    params:
+        options=OPTIONS,
+        settings=lambda w: str(settings.load_scale(SCALE).samples[w.sample]),
+    shell:
+        "estr llm sample {wildcards.sample} {params.options} 2> {log}"
+
+
+# Bisection within one job: each finished run is kept, so that a stopped search goes on where it was.
+rule frontier:
+    input:
+        rules.prepare.output,
+        rules.pretrain.output,
+        lambda w: str(LAYOUT.calibration(w.task)) if run_config_of(w.task, w.label).matched_budget else [],
+    output:
+        f"{FRONTIER}/frontier.json",
+    log:
+        f"{LOGS}/frontier/{{task}}/{{label}}/{{axis}}.log",
+    benchmark:
+        f"{LOGS}/frontier/{{task}}/{{label}}/{{axis}}.benchmark.tsv"
+    conda:
+        "../../environment.yml"
+    resources:
+        mem_mb=1500,
+        runtime=60,
+    params:
+        options=OPTIONS,
+        config_hash=lambda w: run_config_of(w.task, w.label).hash,
+        settings=str(settings.load_scale(SCALE).frontier),
+    shell:
+        "estr frontier {wildcards.task} {wildcards.label} --axis {wildcards.axis} {params.options} 2> {log}"

@@ -5,6 +5,7 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Literal
 
 import click
 
@@ -101,6 +102,26 @@ def calibrate(task: str, reference: str, seed: int, scale: str, results: Path) -
     from estr.stages import calibrate_matched_budget
 
     calibrate_matched_budget(Layout(results, scale), task, resolve(scale, task, reference, seed))
+
+
+@main.command()
+@click.argument("task")
+@click.argument("label")
+@click.option("--axis", type=click.Choice(["learning_rate", "inter"]), required=True, help="what is raised")
+@scale_options
+def frontier(task: str, label: str, axis: Literal["learning_rate", "inter"], scale: str, results: Path) -> None:
+    """Find the largest learning rate or inter-trajectory staleness at which LABEL does not collapse on TASK.
+
+    Bisection over the scale's values with one seed, confirmed by the majority of three; a collapsed run is stopped
+    early, and a stopped search goes on where it was.
+    """
+    from estr.embedded.trainer import Interrupted
+    from estr.frontier import find_frontier
+
+    try:
+        find_frontier(Layout(results, scale), resolve(scale, task, label, 0), axis)
+    except Interrupted:
+        fail("stopped; the finished runs are kept, and the same command goes on from there", INTERRUPTED)
 
 
 @main.command()

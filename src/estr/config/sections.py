@@ -134,6 +134,14 @@ class SampleSettings(Section):
     seed: Count
 
 
+class FrontierSettings(Section):
+    """Search for the largest learning rate and inter-trajectory staleness at which training does not collapse."""
+
+    steps: Positive
+    learning_rate: Annotated[list[float], Field(min_length=2)]
+    inter: Annotated[list[Count], Field(min_length=2)]
+
+
 class TaskScale(Section):
     """A task at one scale: its counterpart's sizes, and what differs from the scale's own sections."""
 
@@ -161,6 +169,7 @@ class ScaleConfig(Section):
     calibration_steps: Positive
     concurrent: ConcurrentSettings
     samples: dict[str, SampleSettings] = {}
+    frontier: FrontierSettings
 
 
 class TaskSizes(Section):
@@ -210,12 +219,13 @@ class RunMatrix(Section):
 
 
 class ExperimentConfig(Section):
-    """One file of `configs/experiments/`: what it trains, measures and samples, and the artifacts it makes from that."""
+    """One file of `configs/experiments/`: what it trains, measures, samples, searches, and the artifacts made of it."""
 
     title: str
     runs: list[RunMatrix] = []
     measurements: list[RunMatrix] = []
     samples: list[str] = []
+    frontiers: list[RunMatrix] = []
     tables: list[str] = []
     figures: list[str] = []
 
