@@ -1,0 +1,1 @@
+"""How fast an asynchronous pipeline would run: a discrete-event model, calibrated from measurements or the paper."""
