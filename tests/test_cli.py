@@ -50,7 +50,7 @@ def test_help_teaches() -> None:
         (("evaluate", "dapo_math", "estr"), ("run.json is missing", "estr train dapo_math estr --seed 0")),
         (("calibrate", "dapo_math"), ("tokens.parquet is missing",)),
         (("table", "table9", "x", "--out", "y"), ("unknown table 'table9'", "table1")),
-        (("figure", "fig99", "x", "--out", "y"), ("unknown figure 'fig99'", "fig07_reward")),
+        (("figure", "fig99", "x", "--out", "y"), ("unknown figure 'fig99'", "fig06_07_reward")),
         (("ui",), ("mlflow.db is missing", "make reproduce")),
         (("data", "prepare", "gsm8k", "--from", "x"), ("--scale paper",)),
         (("data", "prepare", "gsm8k", "--scale", "paper", "--from", "x"), ("openai/gsm8k", "x")),
