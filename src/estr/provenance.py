@@ -1,5 +1,6 @@
 """`run.json`: where a run's numbers come from."""
 
+import hashlib
 import json
 import os
 import platform
@@ -71,3 +72,9 @@ def read_json(path: Path) -> Any:
         return json.loads(path.read_text())
     except (OSError, ValueError) as error:
         raise UserError(f"{path}: not readable ({error}); delete it and rerun the rule that makes it") from error
+
+
+def file_digest(path: Path) -> str:
+    """SHA-256 of a file, in hex digits."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -20,7 +20,6 @@ from estr.algorithm.signals import TokenSignals
 from estr.config import BUDGET_FROM, MATCHED, PROBES, RunConfig, keep_rule, load_method, load_scale, resolve
 from estr.data.prepare import prepare, read_demonstrations, read_problems
 from estr.embedded.answer import EmbeddedEngine
-from estr.embedded.checkpoint import file_digest
 from estr.embedded.interrupt import StopRequest
 from estr.embedded.pretrain import pretrain
 from estr.embedded.trainer import Interrupted, Trainer
@@ -29,7 +28,7 @@ from estr.evaluation import run
 from estr.evaluation.judge import ExactMatchJudge
 from estr.evaluation.standalone import JUDGED_OFFLINE
 from estr.layout import Layout, existing
-from estr.provenance import commit, machine, packages, read_json, write_json
+from estr.provenance import commit, file_digest, machine, packages, read_json, write_json
 from estr.tasks import laptop_counterpart
 from estr.tasks.base import Problem, TrainableFromScratch
 from estr.tracking import RunTracker, Study

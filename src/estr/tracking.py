@@ -18,13 +18,15 @@ import pyarrow.parquet as pq
 from tqdm import tqdm
 
 from estr.config import RunConfig
-from estr.provenance import commit, read_json, write_json
+from estr.provenance import commit, file_digest, read_json, write_json
 
 if TYPE_CHECKING:
     from mlflow.entities import Run
     from mlflow.tracking import MlflowClient
 
 BATCH = 1000
+DIGEST = "metrics_sha256"
+"""Tag by which a complete run is known again: that of its metrics.parquet."""
 logger = logging.getLogger(__name__)
 
 
@@ -122,6 +124,7 @@ class RunTracker:
 
     def finish(self, folder: Path) -> None:
         """Log what is still missing of a complete run, its files, and its end."""
+        self._client.set_tag(self.run_id, DIGEST, file_digest(folder / "metrics.parquet"))
         self.sync_metrics(pq.read_table(folder / "metrics.parquet"))
         for name in ("run.json", "metrics.parquet", "tokens.parquet"):
             self._client.log_artifact(self.run_id, str(folder / name))
@@ -158,14 +161,16 @@ def publish(study: Study, tables: Sequence[Path], figures: Sequence[Path], repor
 
 def _child(study: Study, client: "MlflowClient", folder: Path) -> str:
     """The MLflow run of a complete run; made from its files if the store does not have it."""
-    record = read_json(folder / "run.json")
-    wanted = f"tags.run_id = '{record['run_id']}' and tags.config_hash = '{record['config_hash']}'"
-    found = client.search_runs([study.experiment_id], f"{wanted} and attributes.status = 'FINISHED'", max_results=1)
-    if found:
+    record, digest = read_json(folder / "run.json"), file_digest(folder / "metrics.parquet")
+    wanted = f"tags.run_id = '{record['run_id']}' and tags.{DIGEST} = '{digest}'"
+    found = client.search_runs([study.experiment_id], wanted, max_results=1)
+    if found and found[0].info.status == "FINISHED":
+        client.set_tag(found[0].info.run_id, "mlflow.parentRunId", study.parent_run_id)
         return str(found[0].info.run_id)
     config = RunConfig.model_validate(record["config"])
-    tracker = RunTracker(study, config, None)
-    client.set_tag(tracker.run_id, "commit", record["commit"])
+    tracker = RunTracker(study, config, found[0].info.run_id if found else None)
+    for tag, value in ((DIGEST, digest), ("commit", record["commit"])):
+        client.set_tag(tracker.run_id, tag, value)
     tracker.log_params(config, record["rule"])
     tracker.finish(folder)
     return tracker.run_id

@@ -52,7 +52,8 @@ rule claims:
 
 rule figure:
     input:
-        lambda w: source_files(experiment_of("figures", w.name)),
+        sources=lambda w: source_files(experiment_of("figures", w.name)),
+        paper="configs/paper/reported.csv",
     output:
         png=report(
             f"{FIGURES}/{{name}}.png",

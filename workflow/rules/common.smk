@@ -12,7 +12,10 @@ from estr.tasks.benchmarks import BENCHMARKS
 validate(config, "../schemas/config.schema.yaml")
 try:
     STUDY = settings.parse(settings.StudyConfig, config, "configs/config.yaml")
-    EXPERIMENTS = {name: settings.load_experiment(name) for name in STUDY.experiments}
+    EXPERIMENTS = {
+        path.stem: settings.load_experiment(path.stem) for path in sorted(Path("configs/experiments").glob("*.yaml"))
+    }
+    REPORTED = {name: settings.load_experiment(name) for name in STUDY.experiments}
     RUNS = {name: settings.expand(e.runs, STUDY.scale) for name, e in EXPERIMENTS.items()}
     FRONTIERS = {name: settings.expand(e.frontiers, STUDY.scale) for name, e in EXPERIMENTS.items()}
     MEASUREMENTS = {name: settings.expand(e.measurements, STUDY.scale) for name, e in EXPERIMENTS.items()}
@@ -102,8 +105,8 @@ SOURCES = {
 
 
 def everywhere(of_experiment):
-    """What `of_experiment` gives for any experiment, each once."""
-    return sorted({item for experiment in EXPERIMENTS for item in of_experiment(experiment)})
+    """What `of_experiment` gives for any experiment of the report, each once."""
+    return sorted({item for experiment in REPORTED for item in of_experiment(experiment)})
 
 
 def matched_thresholds(wildcards):
@@ -116,16 +119,16 @@ def experiment_of(kind, name):
     """The experiment that declares the table or figure `name`."""
     owners = [key for key, experiment in EXPERIMENTS.items() if name in getattr(experiment, kind)]
     if not owners:
-        raise WorkflowError(f"no experiment in configs/config.yaml declares the {kind[:-1]} {name!r}")
+        raise WorkflowError(f"no experiment declares the {kind[:-1]} {name!r}")
     return owners[0]
 
 
 def all_tables():
-    return [f"{ROOT}/tables/{name}.csv" for e in EXPERIMENTS.values() for name in e.tables]
+    return [f"{ROOT}/tables/{name}.csv" for e in REPORTED.values() for name in e.tables]
 
 
 def all_figures():
-    return [f"{FIGURES}/{name}.png" for e in EXPERIMENTS.values() for name in e.figures]
+    return [f"{FIGURES}/{name}.png" for e in REPORTED.values() for name in e.figures]
 
 
 def artifact_options():

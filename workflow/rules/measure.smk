@@ -87,6 +87,6 @@ rule frontier:
     params:
         options=OPTIONS,
         config_hash=lambda w: run_config_of(w.task, w.label).hash,
-        settings=str(settings.load_scale(SCALE).frontier),
+        settings=lambda w: f"{settings.load_scale(SCALE).frontier}, seeds {settings.load_sizes(SCALE, w.task).seeds}",
     shell:
         "estr frontier {wildcards.task} {wildcards.label} --axis {wildcards.axis} {params.options} 2> {log}"

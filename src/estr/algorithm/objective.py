@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 from dataclasses import dataclass
 
 import torch
@@ -16,9 +15,6 @@ logger = logging.getLogger(__name__)
 
 EXPONENT_LIMIT = 20.0
 """|log r| is limited to this inside exp only, so that no ratio overflows; beyond it the gradient is 0."""
-
-BLOCK_TOKENS = 16384
-"""Tokens that are diagnosed at once: few enough that a processor's cache holds what is computed from them."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,90 +99,66 @@ def diagnose(
     _check_clip(clip_low, clip_high)
     _check_mask(keep, signals)
     response, usable = signals.response_mask, signals.usable
-    masked = response & ~(keep & usable)
+    kept = keep & usable
+    masked = response & ~kept
     median = torch.where(usable, signals.entropy, torch.nan).nanmedian()
-    rows = max(BLOCK_TOKENS // max(response.shape[1], 1), 1)
-    sums = torch.zeros(len(_QUANTITIES), len(_SUBSETS), dtype=torch.float64, device=keep.device)
-    largest = math.nan
-    for start in range(0, len(response), rows) if usable.any() else ():
-        block_sums, block_largest = _sums(signals, keep, median, slice(start, start + rows), clip_low, clip_high)
-        sums += block_sums
-        largest = max(block_largest, largest)  # nan only until the first
-    of = {name: dict(zip(_SUBSETS, row, strict=True)) for name, row in zip(_QUANTITIES, sums.tolist(), strict=True)}
-    count, tokens, responses = of["one"], signals.response_tokens, int(response.any(1).sum())
+    low = usable & (signals.entropy <= median)
+    tokens = response.sum().double()
+    usables, keeps, drops = _Subset.of(usable), _Subset.of(kept), _Subset.of(usable & ~kept)
+    lows, highs = _Subset.of(low), _Subset.of(usable & ~low)
 
-    def mean(quantity: str, subset: str) -> float:
-        return _quotient(of[quantity][subset], count[subset])
-
-    return {
-        "masked_fraction": _quotient(tokens - count["kept"], tokens),
-        "masked_entropy": mean("entropy", "dropped"),
-        "kept_entropy": mean("entropy", "kept"),
-        "sequences_masked_fraction": _quotient(int(masked.any(1).sum()), responses),
-        "clip_fraction_low": _quotient(of["clipped_low"]["kept"], tokens),
-        "clip_fraction_high": _quotient(of["clipped_high"]["kept"], tokens),
-        "ratio_deviation": mean("deviation", "usable"),
-        "ratio_deviation_masked": mean("deviation", "dropped"),
-        "ratio_deviation_kept": mean("deviation", "kept"),
-        "kl_to_behavior": mean("k3", "usable"),
-        "kl_to_behavior_masked": mean("k3", "dropped"),
-        "kl_to_behavior_kept": mean("k3", "kept"),
-        "kl_to_behavior_low_entropy": mean("k3", "low"),
-        "kl_to_behavior_high_entropy": mean("k3", "high"),
-        "masked_fraction_low_entropy": mean("dropped", "low"),
-        "masked_fraction_high_entropy": mean("dropped", "high"),
-        "entropy": mean("entropy", "usable"),
-        "log_perplexity": -mean("target_logprob", "usable"),
-        "log_ratio_abs": mean("size", "usable"),
-        "log_ratio_max": largest,
-        "nonfinite_fraction": _quotient(tokens - count["usable"], tokens),
-        "response_tokens": float(tokens),
-    }
-
-
-_SUBSETS = ("usable", "kept", "dropped", "low", "high")
-_QUANTITIES = (
-    "one",
-    "dropped",
-    "clipped_low",
-    "clipped_high",
-    "entropy",
-    "deviation",
-    "k3",
-    "target_logprob",
-    "size",
-)
-
-
-def _sums(
-    signals: TokenSignals, keep: Tensor, median: Tensor, rows: slice, clip_low: float, clip_high: float
-) -> tuple[Tensor, float]:
-    """Sums of every quantity over every subset of the rows' tokens, float64 [quantities, subsets]; largest |delta|."""
-    usable = signals.usable[rows]
-    kept = keep[rows] & usable
-    low = usable & (signals.entropy[rows] <= median)
-    subsets = torch.stack([usable, kept, usable & ~kept, low, usable & ~low]).flatten(1).double()
-    target = signals.target_logprob[rows].detach()
-    floats = torch.stack([target - signals.behavior_logprob[rows], signals.entropy[rows], target])
-    delta, entropy, target = torch.where(usable, floats, 0).flatten(1).double()
+    delta, entropy = _finite_part(signals.log_ratio, usable), _finite_part(signals.entropy, usable)
     growth = torch.expm1(delta.clamp(-EXPONENT_LIMIT, EXPONENT_LIMIT))  # r - 1
-    ratio, size, advantage = growth + 1, delta.abs(), signals.advantage[rows].flatten()
-    quantities = [
-        torch.ones_like(delta),
-        subsets[_SUBSETS.index("dropped")],
-        (advantage < 0) & (ratio < 1 - clip_low),
-        (advantage > 0) & (ratio > 1 + clip_high),
-        entropy,
-        growth.abs(),
-        growth - delta,
-        target,
-        size,
-    ]
-    return torch.stack([quantity.double() for quantity in quantities]) @ subsets.T, float(size.max())
+    size, deviation, kl = delta.abs(), growth.abs(), growth - delta
+    ratio = (growth + 1).view_as(kept)
+    clipped_low = kept & (signals.advantage < 0) & (ratio < 1 - clip_low)
+    clipped_high = kept & (signals.advantage > 0) & (ratio > 1 + clip_high)
+    values = {
+        "masked_fraction": masked.sum() / tokens,
+        "masked_entropy": drops.mean(entropy),
+        "kept_entropy": keeps.mean(entropy),
+        "sequences_masked_fraction": masked.any(1).sum().double() / response.any(1).sum(),
+        "clip_fraction_low": clipped_low.sum() / tokens,
+        "clip_fraction_high": clipped_high.sum() / tokens,
+        "ratio_deviation": usables.mean(deviation),
+        "ratio_deviation_masked": drops.mean(deviation),
+        "ratio_deviation_kept": keeps.mean(deviation),
+        "kl_to_behavior": usables.mean(kl),
+        "kl_to_behavior_masked": drops.mean(kl),
+        "kl_to_behavior_kept": keeps.mean(kl),
+        "kl_to_behavior_low_entropy": lows.mean(kl),
+        "kl_to_behavior_high_entropy": highs.mean(kl),
+        "masked_fraction_low_entropy": lows.mean(drops.weights),
+        "masked_fraction_high_entropy": highs.mean(drops.weights),
+        "entropy": usables.mean(entropy),
+        "log_perplexity": -usables.mean(_finite_part(signals.target_logprob, usable)),
+        "log_ratio_abs": usables.mean(size),
+        "log_ratio_max": size.max() if usable.any() else size.new_tensor(torch.nan),
+        "nonfinite_fraction": (tokens - usables.size) / tokens,
+        "response_tokens": tokens,
+    }
+    return dict(zip(values, torch.stack(list(values.values())).tolist(), strict=True))
 
 
-def _quotient(part: float, whole: float) -> float:
-    return part / whole if whole else math.nan
+@dataclass(frozen=True, eq=False)
+class _Subset:
+    """Some of a batch's tokens as weights 0 and 1, float64 [tokens], so that a sum over them is one dot product."""
+
+    weights: Tensor
+    size: Tensor
+
+    @classmethod
+    def of(cls, where: Tensor) -> _Subset:
+        weights = where.flatten().double()
+        return cls(weights, weights.sum())
+
+    def mean(self, values: Tensor) -> Tensor:
+        return torch.dot(values, self.weights) / self.size
+
+
+def _finite_part(values: Tensor, usable: Tensor) -> Tensor:
+    """float64 [tokens], 0 where a signal may be NaN."""
+    return torch.where(usable, values.detach(), 0).double().flatten()
 
 
 def _ratio(log_ratio: Tensor) -> Tensor:

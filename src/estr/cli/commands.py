@@ -174,7 +174,9 @@ def report(
 
     config = configs_folder()
     deviations = parse(Deviations, read_yaml(config / "paper" / "deviations.yaml"), "configs/paper/deviations.yaml")
-    commands = {path.stem: f"snakemake {path}" for path in (*tables, *figures)}
+    study = parse(StudyConfig, read_yaml(config / "config.yaml"), "configs/config.yaml")
+    option = "" if scale == study.scale else f" --config scale={scale}"
+    commands = {path.stem: f"snakemake {path}{option}" for path in (*tables, *figures)}
     context: ReportContext = {"commands": commands, "deviations": deviations.of(scale)}
     if mlflow is not None:
         context["mlflow"] = read_json(mlflow)

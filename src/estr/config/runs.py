@@ -66,11 +66,7 @@ class RunConfig(Section):
     @property
     def hash(self) -> str:
         """Twelve hex digits over all keys that change the training's numbers."""
-        irrelevant: Any = {
-            "evaluation": True,
-            "data": {"eval_problems"},
-            "train": {"checkpoint_every", "validate_every", "validate_problems"},
-        }
+        irrelevant: Any = {"evaluation": True, "data": {"eval_problems"}, "train": {"checkpoint_every"}}
         content = json.dumps(self.model_dump(exclude=irrelevant), sort_keys=True)
         return hashlib.sha256(content.encode()).hexdigest()[:12]
 

@@ -4,7 +4,6 @@ Random streams and the data order are functions of (seed, step), so the step is 
 pickled. The last two checkpoints are kept; a damaged one is reported and the one before it is used.
 """
 
-import hashlib
 import json
 import logging
 import os
@@ -19,6 +18,7 @@ from torch import Tensor
 
 from estr.embedded.policy import Policy
 from estr.errors import UserError
+from estr.provenance import file_digest
 
 KEPT = 2
 logger = logging.getLogger(__name__)
@@ -110,8 +110,3 @@ def _unpack(step: int, tensors: Mapping[str, Tensor]) -> TrainingState:
         else:
             (state.weights if kind == "weights" else state.moments)[name] = tensor
     return state
-
-
-def file_digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -137,7 +137,7 @@ def _row(m: Measurement, sync: Measurement | None, paper: PaperValues) -> dict[s
         "step_seconds_sd": seconds.std(ddof=1) if len(seconds) > 1 else np.nan,
         "step_seconds_low": low,
         "step_seconds_high": high,
-        "overlap_bound": np.nan if m.colocated else (generate + train) / max(generate, train),
+        "overlap_bound": np.nan if m.colocated else (generate + train) / max(generate, train) / m.record["cores"],
         "trainer_idle": record["trainer_idle_fraction"],
         "rollout_idle": record["rollout_idle_fraction"],
         **{f"staleness_{name}": record["staleness"][name] for name in ("intra_mean", "intra_max")},
@@ -233,10 +233,10 @@ def _overlap(task: str, rows: pd.DataFrame) -> View:
         for _, row in rows.iterrows()
     )
     note = (
-        "Measured. Overlap bound: (generate + train) / max(generate, train) of the row's own stage times, the most "
-        "that doing both at once can gain over doing them in turn. Idle: trainer waiting for responses, rollouts "
-        "stopped by the staleness threshold; of sync, the share of the cores' time that is not used. Staleness in "
-        "versions (Eq. 2), from the tokens' versions; asked in verl's terms. Resumed: responses that went on under new "
+        "Measured. Overlap bound: (generate + train) / max(generate, train) of the row's own stage times, over the "
+        "cores: the most that a core for each can gain over sync that has both cores for either. Idle: trainer waiting "
+        "for responses, rollouts stopped by the staleness threshold; of sync, the share of the cores' time that is not "
+        "used. Staleness in versions (Eq. 2), from the tokens' versions; asked in verl's terms. Resumed: responses that went on under new "
         "weights."
     )
     return View(f"{task_name(task)}: overlap and staleness", note, headers, cells, section=task_name(task))

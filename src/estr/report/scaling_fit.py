@@ -172,31 +172,33 @@ class SwitchSpike:
     clusters: int
 
 
-def switch_spike(tokens: pd.DataFrame) -> dict[str, SwitchSpike]:
-    """How far each of SWITCH_QUANTITIES rises at a version switch, position-matched; empty if nothing switches.
+def switch_spike(tokens: pd.DataFrame, *, matched: bool = True) -> dict[str, SwitchSpike]:
+    """How far each of SWITCH_QUANTITIES rises at a version switch; empty if nothing switches.
 
     Needs switch_offset, turn, place, cluster and settled, as the tokens of `estr.report.tokens.token_sources` have
     them. Which token stands at a position matters more than a switch does, so means are position-matched as in
-    Figure 3 (`matched_means`).
+    Figure 3 (`matched_means`), unless `matched` is False: then they are plain means.
     """
     settled = tokens[tokens["settled"]]
+    if not matched:
+        settled = settled.assign(turn=0, place=0)
     if settled.empty:
         return {}
     groups = settled["switch_offset"] == 0, settled["switch_offset"].isin(BEFORE_SWITCH)
     spikes = {}
     for name, values in switch_quantities(settled).items():
-        matched = matched_means(settled, values, groups)
-        if not matched.tokens.all():
+        found = matched_means(settled, values, groups)
+        if not found.tokens.all():
             return {}
-        (at, before), drawn = matched.means, matched.resampled
+        (at, before), drawn = found.means, found.resampled
         spikes[name] = SwitchSpike(
             float(at),
             float(before),
             float(_quotient(at, before)),
             *interval(_quotient(drawn[:, 0], drawn[:, 1])),
             *interval(drawn[:, 0] - drawn[:, 1]),
-            int(matched.tokens[0]),
-            int(matched.tokens[1]),
+            int(found.tokens[0]),
+            int(found.tokens[1]),
             settled.loc[groups[0] | groups[1], "cluster"].nunique(),
         )
     return spikes

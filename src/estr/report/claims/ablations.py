@@ -54,7 +54,9 @@ def insensitive_to_tau(evidence: Evidence, *, tasks: list[str], taus: list[float
         if found is None:
             raise NoData("the settings of tau share no seed")
         allowed = points_at_most + (found.high - found.low) / 2
-        values = ", ".join(f"{100 * groups[tau].scores.values['avg'].mean():.1f}" for tau in taus)
+        common = sorted(set.intersection(*(set(group.scores.seeds) for group in groups.values())))
+        scores = {tau: group.scores.of_seeds(common) for tau, group in groups.items()}
+        values = ", ".join(f"{100 * scores[tau].values['avg'].mean():.1f}" for tau in taus)
         span = with_interval(found.mean, found.low, found.high, ".1f", "points")
         return judged(
             found.mean <= allowed,
@@ -68,17 +70,17 @@ def insensitive_to_tau(evidence: Evidence, *, tasks: list[str], taus: list[float
 def reward_grows_with_batch(evidence: Evidence, *, task: str, prompts: list[int], gain_share_below: Share) -> Outcome:
     """Final reward rises or stays within its interval at every step up; the last gain is below a share of the first.
 
-    Four batches; the gains are from the first to the third and from there to the last.
+    Four batches; the gains are from the first to the third, which must be one, and from there to the last.
     """
     runs = _batches(evidence, task, prompts)
     batches = list(runs)
     values = last_quarter("reward")
     steps = [difference(runs[large], runs[small], values) for small, large in pairwise(batches)]
     rewards = [mean_of(runs[batch], values) for batch in batches]
-    early, late = rewards[2] - rewards[0], rewards[3] - rewards[2]
+    early, late = (difference(runs[batches[b]], runs[batches[a]], values).mean for a, b in ((0, 2), (2, 3)))
     texts = (with_interval(step.mean, step.low, step.high, "+.3f") for step in steps)
     return judged(
-        all(step.high >= 0 for step in steps) and late < float(Fraction(gain_share_below)) * early,
+        all(step.high >= 0 for step in steps) and early > 0 and late < float(Fraction(gain_share_below)) * early,
         f"rewards {', '.join(f'{reward:.3f}' for reward in rewards)} at {batches} prompts, "
         f"steps up {', '.join(texts)}; gain {late:+.3f} after {early:+.3f}; {seeds_range(runs.values())}",
     )

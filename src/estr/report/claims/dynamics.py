@@ -32,7 +32,10 @@ def fewest_turns_highest_reward(evidence: Evidence, *, task: str, others: list[s
         ("response_length", "shortest responses", min, ".1f"),
         ("reward", "highest reward", max, ".3f"),
     ):
-        means = {label: mean_of(runs, last_quarter(column)) for label, runs in groups.items()}
+        means = {
+            label: known(mean_of(runs, last_quarter(column)), f"{label} has steps without {column}")
+            for label, runs in groups.items()
+        }
         winners = [label for label, mean in means.items() if mean == pick(means.values())]
         best.append(winners == [ESTR])
         values = ", ".join(f"{short_name(label)} {mean:{spec}}" for label, mean in means.items())

@@ -12,15 +12,16 @@ def faster_than_sync(evidence: Evidence, *, task: str, method: str, reference: s
     """Step time of the synchronous reference over the method's.
 
     Below paper scale, a ratio that falls short of the factor is "not testable" where the overlap bound of the method's
-    own stage times, (generate + train) / max(generate, train), falls short of it as well.
+    own stage times falls short of it as well: (generate + train) / max(generate, train) against doing both in turn on
+    one core, half of that against sync, which has both cores for either.
     """
     ours = evidence.throughput(task, method)
     ratio, text = _ratio(evidence.throughput(task, reference), ours)
     generate, train = (float(ours.record["stages"][f"{stage}_seconds"]) for stage in ("generate", "train"))
-    bound = (generate + train) / max(generate, train)
+    bound = (generate + train) / max(generate, train) / ours.record["cores"]
     text += (
-        f"; generation {generate:.3g} s and training {train:.3g} s per update: overlapping them gains at most a factor "
-        f"{bound:.2f}"
+        f"; generation {generate:.3g} s and training {train:.3g} s per update: overlapping them gains at "
+        f"most a factor {bound:.2f} over sync that has both cores for either"
     )
     if ratio < ratio_at_least and bound < ratio_at_least and ours.record["scale"] != PAPER_SCALE:
         return Outcome(NOT_TESTABLE, f"{text}, {ratio_at_least:g} is out of reach on this machine")
@@ -40,19 +41,18 @@ def step_time_below(evidence: Evidence, *, task: str, method: str, other: str, r
 
 
 def rule_costs_nothing(evidence: Evidence, *, task: str, method: str, ratio_at_most: float) -> Outcome:
-    """Time of an update with the rule over that of the same update with keep_all in its place.
+    """Time of the objective with the rule over that of the objective with keep_all in its place.
 
-    Read as 1 + (objective with the rule - objective with keep_all) / step, all from one measurement: the paper's claim
-    is about the overhead of training.
+    Judged on the objective alone; what that is of a step stands beside it. All from one measurement.
     """
     ours = evidence.throughput(task, method)
     rule, plain = (float(ours.record["objective"][f"seconds_{name}"]) for name in ("rule", "keep_all"))
     step = float(ours.step_seconds.mean())
-    found = 1 + (rule - plain) / step
+    found = rule / plain
     return judged(
         found <= ratio_at_most,
-        f"step time with the rule / with keep_all = 1 + ({1e3 * rule:.3g} - {1e3 * plain:.3g} ms) / {step:.3g} s = "
-        f"{found:.5f}; the objective alone takes {rule / plain:.2f} times as long",
+        f"objective with the rule / with keep_all: {1e3 * rule:.3g} / {1e3 * plain:.3g} ms = {found:.3f}; the "
+        f"difference is {100 * (rule - plain) / step:+.4f} % of a step of {step:.3g} s",
     )
 
 

@@ -8,12 +8,13 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from estr.report.claims.evidence import ESTR, Evidence
-from estr.report.claims.outcome import NoData, NotComputable, Outcome, everywhere, judged
+from estr.report.claims.outcome import NoData, NotComputable, Outcome, everywhere, judged, known
 from estr.report.claims.spread import (
     Series,
     difference,
     last_quarter,
     mean_of,
+    quotient,
     ratio,
     seeds_range,
     seeds_text,
@@ -81,7 +82,8 @@ def masked_entropy_lower(evidence: Evidence, *, task: str, rules: list[str], sha
         other = _masked_entropy(runs)
         return judged(
             estr <= share_at_most * other,
-            f"ESTR {estr:.3g}, {short_name(rule)} {other:.3g} nats, ratio {estr / other:.2f}, {seeds_text(runs)}",
+            f"ESTR {estr:.3g}, {short_name(rule)} {other:.3g} nats, ratio {quotient(estr, other):.2f}, "
+            f"{seeds_text(runs)}",
         )
 
     return everywhere({short_name(rule): rule for rule in rules}, against)
@@ -105,7 +107,7 @@ def mostly_below(evidence: Evidence, *, task: str, percent_below: float) -> Outc
     """Median over steps of ESTR's masked fraction, mean over seeds."""
     runs = evidence.trained(task, ESTR)
     medians = [100 * float(np.median(training("masked_fraction")(run))) for run in runs]
-    median = float(np.mean(medians))
+    median = known(float(np.mean(medians)), "the masked fraction has steps without a value")
     return judged(median < percent_below, f"median {median:.3g} %{single_seeds(medians)}, {seeds_text(runs)}")
 
 
@@ -115,7 +117,10 @@ def _groups(evidence: Evidence, task: str, labels: Sequence[str]) -> dict[str, l
 
 def _lowest(groups: Mapping[str, list[RunResult]], values: Series, factor: float = 1, unit: str = "") -> Outcome:
     """ESTR's mean below every other, each difference with its interval."""
-    means = {label: factor * mean_of(runs, values) for label, runs in groups.items()}
+    means = {
+        label: known(factor * mean_of(runs, values), f"{short_name(label)} has steps without a value")
+        for label, runs in groups.items()
+    }
     texts = [f"ESTR {means[ESTR]:.3g}{f' {unit}' if unit else ''}"]
     for label, runs in groups.items():
         if label != ESTR:
@@ -135,7 +140,7 @@ def _drift(evidence: Evidence, task: str, rule: str) -> tuple[float, str]:
     if not start > 0:
         raise NotComputable("no token of the shared batch is masked, the drift is undefined")
     drifts = [100 * float(training("masked_fraction")(run).mean()) / start for run in runs]
-    drift = float(np.mean(drifts))
+    drift = known(float(np.mean(drifts)), f"{short_name(rule)} has steps without a masked fraction")
     return drift, (
         f"masked {start:.3g} % of the shared batch, {drift * start:.3g} % over training: factor {drift:.3g}"
         f"{single_seeds(drifts)}, {seeds_text(runs)}"

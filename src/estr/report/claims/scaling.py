@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from estr.report.claims.evidence import Evidence
-from estr.report.claims.outcome import NoData, Outcome, everywhere, judged, known
+from estr.report.claims.outcome import NoData, NotComputable, Outcome, everywhere, judged, known
 from estr.report.claims.spread import seeds_text, single_seeds
 from estr.report.scaling_fit import (
     SwitchSpike,
@@ -90,14 +90,15 @@ def spikes_at_switch(evidence: Evidence, *, scenario: str) -> Outcome:
     """Sec. 3.2, Fig. 3: H and |delta| are larger at a switch than before it, beyond the 95 % interval."""
 
     def measure(source: TokenSource) -> Outcome:
-        spikes = _spikes(source)
-        shown = {"H": spikes["entropy"], "|delta|": spikes["log_ratio_abs"]}
+        spikes, alike = _spikes(source), _spikes(source, matched=True)
+        names = {"H": "entropy", "|delta|": "log_ratio_abs"}
         texts = [
-            f"{name} {spike.before:.3g} -> {spike.at:.3g} (difference [{spike.difference_low:.2g}, "
-            f"{spike.difference_high:.2g}])"
-            for name, spike in shown.items()
+            f"{name} {spikes[key].before:.3g} -> {spikes[key].at:.3g} (difference [{spikes[key].difference_low:.2g}, "
+            f"{spikes[key].difference_high:.2g}]; position-matched [{alike[key].difference_low:.2g}, "
+            f"{alike[key].difference_high:.2g}])"
+            for name, key in names.items()
         ]
-        held = all(spike.difference_low > 0 for spike in shown.values())
+        held = all(spikes[key].difference_low > 0 for key in names.values())
         return judged(held, f"{', '.join(texts)}, {spikes['entropy'].tokens_at} switched tokens")
 
     return _on_every_source(evidence, scenario, measure)
@@ -115,6 +116,8 @@ def standardized_bounded_at_switch(evidence: Evidence, *, scenario: str, share_b
         rises = {name: spikes[name].ratio - 1 for name in ("z_abs", "z_sq", "log_ratio_sq")}
         known(sum(rises.values()), "all deviations before the switch are 0")
         z, square = spikes["z_sq"], spikes["log_ratio_sq"]
+        if square.ratio <= 1:
+            raise NotComputable(f"delta^2 does not rise at a switch ({square.ratio:.2f} of before), nothing to halve")
         return judged(
             rises["z_sq"] < share_below * rises["log_ratio_sq"],
             f"z^2 changes by {100 * rises['z_sq']:+.1f} % [{100 * (z.ratio_low - 1):+.1f}, "
@@ -163,8 +166,8 @@ def _ratio_of_variations(tokens: pd.DataFrame) -> float:
     return scaled / plain if plain > 0 else float("nan")
 
 
-def _spikes(source: TokenSource) -> dict[str, SwitchSpike]:
-    spikes = switch_spike(source.tokens)
+def _spikes(source: TokenSource, *, matched: bool = False) -> dict[str, SwitchSpike]:
+    spikes = switch_spike(source.tokens, matched=matched)
     if not spikes:
         raise NoData("no sampled sequence switches version")
     return spikes
