@@ -236,8 +236,8 @@ def _overlap(task: str, rows: pd.DataFrame) -> View:
         "Measured. Overlap bound: (generate + train) / max(generate, train) of the row's own stage times, over the "
         "cores: the most that a core for each can gain over sync that has both cores for either. Idle: trainer waiting "
         "for responses, rollouts stopped by the staleness threshold; of sync, the share of the cores' time that is not "
-        "used. Staleness in versions (Eq. 2), from the tokens' versions; asked in verl's terms. Resumed: responses that went on under new "
-        "weights."
+        "used. Staleness in versions (Eq. 2), from the tokens' versions; asked in verl's terms. Resumed: responses "
+        "that went on under new weights."
     )
     return View(f"{task_name(task)}: overlap and staleness", note, headers, cells, section=task_name(task))
 
