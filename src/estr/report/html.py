@@ -135,12 +135,14 @@ def _paper_order(path: Path) -> tuple[int, int, str]:
 
 
 def _scoreboard(claims: pd.DataFrame, commands: dict[str, str]) -> dict[str, Any]:
-    """How many claims came out how, and every claim."""
+    """How many claims came out how, and every claim, section by section."""
     counts = Counter(claims["verdict"])
+    sections = list(dict.fromkeys(claims["section"]))
+    ordered = claims.sort_values("section", key=lambda column: column.map(sections.index), kind="stable")
     return {
         "counts": [(name, counts[name]) for name in OUTCOMES if counts[name]],
         "meanings": list(OUTCOMES.items()),
-        "claims": claims.fillna("").to_dict("records"),
+        "claims": ordered.fillna("").to_dict("records"),
         "command": commands.get(CLAIMS),
     }
 

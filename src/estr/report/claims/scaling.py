@@ -94,7 +94,7 @@ def spikes_at_switch(evidence: Evidence, *, scenario: str) -> Outcome:
         names = {"H": "entropy", "|delta|": "log_ratio_abs"}
         texts = [
             f"{name} {spikes[key].before:.3g} -> {spikes[key].at:.3g} (difference [{spikes[key].difference_low:.2g}, "
-            f"{spikes[key].difference_high:.2g}]; position-matched [{alike[key].difference_low:.2g}, "
+            f"{spikes[key].difference_high:.2g}], position-matched [{alike[key].difference_low:.2g}, "
             f"{alike[key].difference_high:.2g}])"
             for name, key in names.items()
         ]
@@ -122,7 +122,7 @@ def standardized_bounded_at_switch(evidence: Evidence, *, scenario: str, share_b
             rises["z_sq"] < share_below * rises["log_ratio_sq"],
             f"z^2 changes by {100 * rises['z_sq']:+.1f} % [{100 * (z.ratio_low - 1):+.1f}, "
             f"{100 * (z.ratio_high - 1):+.1f}], delta^2 by {100 * rises['log_ratio_sq']:+.1f} % "
-            f"[{100 * (square.ratio_low - 1):+.1f}, {100 * (square.ratio_high - 1):+.1f}]; "
+            f"[{100 * (square.ratio_low - 1):+.1f}, {100 * (square.ratio_high - 1):+.1f}], "
             f"|z| by {100 * rises['z_abs']:+.1f} %",
         )
 
