@@ -52,8 +52,8 @@ def warm_start(layout: Layout, config: RunConfig) -> None:
     pretrain(config.policy, config.pretrain, task.vocabulary(), shown, layout.warm_start(config.task))
 
 
-def train(layout: Layout, config: RunConfig, *, live_tracking: bool) -> None:
-    """Run or resume one training run to its last step; with `live_tracking` MLflow follows it while it trains.
+def train(layout: Layout, config: RunConfig) -> None:
+    """Run or resume one training run to its last step; MLflow follows it if the study asks for that.
 
     Its checkpoints lie under `state/`, in a folder named after everything that decides its numbers: a changed
     configuration, warm start or data set starts over. They go when the run is complete.
@@ -68,7 +68,7 @@ def train(layout: Layout, config: RunConfig, *, live_tracking: bool) -> None:
     state = folder / "state" / key
     trainer = open_trainer(layout, config, folder, state)
     rule = trainer.rule
-    tracker = _open_tracker(layout, config, rule, state / "mlflow_run.json") if live_tracking else None
+    tracker = _open_tracker(layout, config, rule, state / "mlflow_run.json")
     with StopRequest() as stop:
         try:
             for metrics in trainer.run(stop):
@@ -174,8 +174,8 @@ def _warm_start_weights(layout: Layout, config: RunConfig) -> Path:
 
 def inputs_hash(layout: Layout, config: RunConfig) -> str:
     """Of everything that decides the run's numbers."""
-    inputs = (_warm_start_weights(layout, config), _train_set(layout, config))
-    return hashlib.sha256("".join([config.hash, *map(file_digest, inputs)]).encode()).hexdigest()[:12]
+    problems, start = _train_set(layout, config), _warm_start_weights(layout, config)
+    return hashlib.sha256("".join([config.hash, file_digest(start), file_digest(problems)]).encode()).hexdigest()[:12]
 
 
 def with_thresholds(layout: Layout, config: RunConfig) -> RunConfig:
@@ -231,8 +231,9 @@ def _record(
 
 
 def _open_tracker(layout: Layout, config: RunConfig, rule: KeepRule, note: Path) -> RunTracker | None:
-    """The run's tracker, or None without a study; a resumed run finds its MLflow run in `note`."""
-    if not layout.study.exists():
+    """The run's tracker, or None without a live study; a resumed run finds its MLflow run in `note`."""
+    study = Study.load(layout.study) if layout.study.exists() else None
+    if study is None or not study.live:
         return None
 
     def open_run(study: Study) -> RunTracker:
@@ -243,7 +244,7 @@ def _open_tracker(layout: Layout, config: RunConfig, rule: KeepRule, note: Path)
             tracker.log_params(config, {"name": rule.name} | asdict(rule))
         return tracker
 
-    return _attempt(Study.load(layout.study), open_run)
+    return _attempt(study, open_run)
 
 
 def _attempt(tracked: Tracked | None, action: Callable[[Tracked], Result]) -> Result | None:

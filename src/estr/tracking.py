@@ -32,11 +32,12 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Study:
-    """Where a reproduction is tracked."""
+    """Where a reproduction is tracked; `live`: runs log while they train, not only when they are complete."""
 
     tracking_uri: str
     experiment_id: str
     parent_run_id: str
+    live: bool = False
 
     @classmethod
     def load(cls, path: Path) -> "Study":
@@ -58,7 +59,7 @@ def default_uri(results: Path) -> str:
     return f"sqlite:///{(results / 'mlflow.db').resolve()}"
 
 
-def open_study(scale: str, results: Path, uri: str | None, path: Path) -> Study:
+def open_study(scale: str, results: Path, uri: str | None, path: Path, live: bool = False) -> Study:
     """Create experiment `estr-<scale>` and the parent run, and write `study.json`."""
     results.mkdir(parents=True, exist_ok=True)
     client = _client(uri or default_uri(results))
@@ -69,7 +70,7 @@ def open_study(scale: str, results: Path, uri: str | None, path: Path) -> Study:
     experiment_id = experiment.experiment_id if experiment else client.create_experiment(name, artifacts)
     tags = {"mlflow.runName": f"reproduction {scale} {commit()}", "scale": scale, "commit": commit()}
     parent = client.create_run(experiment_id, tags=tags)
-    study = Study(uri or default_uri(results), experiment_id, parent.info.run_id)
+    study = Study(uri or default_uri(results), experiment_id, parent.info.run_id, live)
     path.parent.mkdir(parents=True, exist_ok=True)
     write_json(path, asdict(study))
     return study

@@ -28,7 +28,6 @@ ROOT, FIGURES = str(LAYOUT.root), f"{STUDY.figures}/{SCALE}"
 CLAIMS = f"{ROOT}/tables/claims.csv"
 LOGS = f"logs/{SCALE}"
 OPTIONS = f"--scale {SCALE} --results {STUDY.results}"
-LIVE = "--live-tracking" if STUDY.live_tracking else ""  # no parameter of a rule: switching it retrains nothing
 DATA = f"{ROOT}/data/{{task}}"
 PUBLISHED = f"{STUDY.results}/{PAPER}/data/{{benchmark}}"
 WARM_START = f"{ROOT}/warm_start/{{task}}"

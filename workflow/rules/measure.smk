@@ -40,8 +40,10 @@ rule llm_weights:
     resources:
         mem_mb=3000,
         runtime=20,
+    params:
+        options=f"--results {STUDY.results}",
     shell:
-        "estr llm weights --results {STUDY.results} 2> {log}"
+        "estr llm weights {params.options} 2> {log}"
 
 
 rule sample:

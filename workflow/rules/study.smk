@@ -11,8 +11,9 @@ rule open_study:
     params:
         options=OPTIONS,
         uri=f"--uri {STUDY.tracking_uri}" if STUDY.tracking_uri else "",
+        live="--live" if STUDY.live_tracking else "",
     shell:
-        "estr track open {params.options} {params.uri} 2> {log}"
+        "estr track open {params.options} {params.uri} {params.live} 2> {log}"
 
 
 rule track_runs:

@@ -29,7 +29,7 @@ rule train:
         options=OPTIONS,
         config_hash=lambda w: run_config(w).hash,
     shell:
-        "estr train {wildcards.task} {wildcards.label} --seed {wildcards.seed} {LIVE} {params.options} 2> {log}"
+        "estr train {wildcards.task} {wildcards.label} --seed {wildcards.seed} {params.options} 2> {log}"
 
 
 rule calibrate:

@@ -76,9 +76,8 @@ def pretrain(task: str, scale: str, results: Path) -> None:
 @click.argument("task")
 @click.argument("label")
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
-@click.option("--live-tracking", is_flag=True, help="MLflow follows the run while it trains")
 @scale_options
-def train(task: str, label: str, seed: int, live_tracking: bool, scale: str, results: Path) -> None:
+def train(task: str, label: str, seed: int, scale: str, results: Path) -> None:
     """Train TASK with the method and overrides that LABEL names; a stopped run resumes.
 
     Ctrl-C ends the run after the current step and leaves a checkpoint.
@@ -87,7 +86,7 @@ def train(task: str, label: str, seed: int, live_tracking: bool, scale: str, res
     from estr.stages import train as train_stage
 
     try:
-        train_stage(Layout(results, scale), resolve(scale, task, label, seed), live_tracking=live_tracking)
+        train_stage(Layout(results, scale), resolve(scale, task, label, seed))
     except Interrupted as stopped:
         fail(str(stopped), INTERRUPTED)
 
@@ -201,12 +200,13 @@ def track() -> None:
 
 @track.command("open")
 @click.option("--uri", help="tracking store [default: sqlite:///<results>/mlflow.db]")
+@click.option("--live", is_flag=True, help="runs log while they train, not only when they are complete")
 @scale_options
-def track_open(uri: str | None, scale: str, results: Path) -> None:
+def track_open(uri: str | None, live: bool, scale: str, results: Path) -> None:
     """Create the store, the experiment and the parent run of a reproduction, and write study.json."""
     from estr.tracking import open_study
 
-    open_study(scale, results, uri, Layout(results, scale).study)
+    open_study(scale, results, uri, Layout(results, scale).study, live)
 
 
 @track.command("runs")
