@@ -74,7 +74,7 @@ def test_unknown_key_in_a_file(workspace: Path) -> None:
 
 def test_check_config_counts_runs(workspace: Path) -> None:
     result = estr("check-config", cwd=workspace)
-    assert result.returncode == 0 and "laptop main_results: 42 runs" in result.stdout
+    assert result.returncode == 0 and "laptop main_results: 54 runs" in result.stdout
 
 
 def test_value_out_of_bounds_names_file_and_key(workspace: Path) -> None:
