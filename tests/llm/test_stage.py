@@ -14,7 +14,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaForCausalLM
 from estr.config import SampleSettings
 from estr.errors import UserError
 from estr.layout import Layout
-from estr.llm.model import bfloat16_engine, load_llama
+from estr.llm.model import as_bfloat16, bfloat16_engine, load_llama
 from estr.llm.problems import word_problems
 from estr.llm.sample import TokenStudy
 from estr.llm.weights import NOTE, prepare_weights
@@ -89,6 +89,7 @@ def test_the_real_model(tmp_path: Path) -> None:
             raise
         pytest.skip(str(error))
     tokenizer, model = AutoTokenizer.from_pretrained(folder), load_llama(folder)
+    assert all(torch.equal(weight, as_bfloat16(weight)) for weight in model.parameters())
     text = "The capital of France is Paris. The capital of Italy is"
     tokens = tokenizer(text, return_tensors="pt")["input_ids"]
     reference = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
