@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 import torch
+
 from benchmarks import mlflow_share, objective, recording, sampling, step, tables
 from benchmarks.growth import around, growth
 from benchmarks.policies import Load
 from benchmarks.step import StepSizes
 from benchmarks.timing import Measurement, Spent, measured, take_turns
-
 from estr.layout import Layout
 
 LOAD = Load(prompts=2, group=2, prompt_length=3, max_tokens=4, vocabulary=11)

@@ -1,0 +1,81 @@
+"""What MLflow adds to a training run: followed live, and imported when it is complete."""
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, replace
+from typing import Any
+from unittest.mock import patch
+
+from benchmarks.step import StepSizes
+from benchmarks.timing import Clock, Measurement, Spent, measured, plus, spent
+from estr import stages
+from estr.config import RunConfig
+from estr.layout import Layout
+from estr.provenance import read_json, write_json
+from estr.tracking import Study, import_runs, open_study
+
+IMPORT_MLFLOW = "import time; t = time.perf_counter(), time.process_time(); from mlflow.tracking import MlflowClient; \
+print(time.perf_counter() - t[0], time.process_time() - t[1])"
+AT_MOST = 1.01
+
+
+def mlflow_share(layout: Layout, sizes: StepSizes, steps: int, turns: int) -> list[Measurement]:
+    """Runs of `steps` updates with live tracking on and off, in turn, in units of the run without MLflow.
+
+    The clock of what goes to MLflow runs inside the run with tracking: the difference between two runs would be noise.
+    `live` has that time and the client's import, once a process; `live, on against off` is the noisy difference, for
+    comparison; `import` is `estr track runs` on the runs without tracking, each in a call of its own.
+    """
+    study = open_study("benchmark", layout.results, None, layout.study)
+    config = sizes.config("estr")
+    config = config.model_copy(update={"train": config.train.model_copy(update={"steps": steps})})
+    off, on, live, imported = [], [], [], []
+    for turn in range(turns):
+        off.append(_run(layout, config, replace(study, live=False)))
+        imported.append(_import(layout, config, study, turn))
+        with _clocked() as inside:
+            on.append(_run(layout, config, replace(study, live=True)))
+        live += plus([_client_import()], [Spent(sum(s.wall for s in inside), sum(s.cpu for s in inside))])
+    case, alone = f"{steps} updates, {off[0].wall:.1f} s", "the run without"
+    arms = {"live": plus(off, live), "live, on against off": on, "import": plus(off, imported)}
+    found = [measured("MLflow", case, arm, alone, taken, off) for arm, taken in arms.items()]
+    return [each if "against" in each.arm else each.aim(at_most=AT_MOST) for each in found]
+
+
+def _run(layout: Layout, config: RunConfig, study: Study) -> Spent:
+    write_json(layout.study, asdict(study))
+    shutil.rmtree(layout.run(config), ignore_errors=True)
+    return spent(lambda: stages.train(layout, config))
+
+
+def _import(layout: Layout, config: RunConfig, study: Study, turn: int) -> Spent:
+    """Import the run under a new id, with an evaluation of a few numbers."""
+    folder = layout.run(config)
+    record = read_json(folder / "run.json") | {"run_id": f"{config.run_id}/{turn}"}
+    write_json(folder / "run.json", record)
+    write_json(folder / "evaluation.json", {"steps": config.train.steps, "avg@4": 0.5, "pass@4": 0.75})
+    return spent(lambda: import_runs(study, [folder], layout.root / "mlflow_runs.json"))
+
+
+@contextmanager
+def _clocked() -> Iterator[list[Spent]]:
+    """What the stage has MLflow do while it trains; all of it goes through one function."""
+    inside: list[Spent] = []
+    attempt = stages._attempt
+
+    def timed(*arguments: Any) -> Any:
+        clock = Clock()
+        result = attempt(*arguments)
+        inside.append(clock.stop())
+        return result
+
+    with patch.object(stages, "_attempt", timed):
+        yield inside
+
+
+def _client_import() -> Spent:
+    answer = subprocess.run([sys.executable, "-c", IMPORT_MLFLOW], check=True, capture_output=True, text=True)
+    return Spent(*map(float, answer.stdout.split()))
