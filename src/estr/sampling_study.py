@@ -21,7 +21,7 @@ from estr.records import write_table
 
 MODELS = {"smollm2": SMOLLM2}
 DESCRIPTIONS = {
-    MISMATCH: "sampled by a bfloat16 engine, scored in float32 by the same weights",
+    MISMATCH: "sampled by a bfloat16 engine, scored in float32 by the same weights, a bfloat16 checkpoint",
     STALE: "the same responses, scored in float32 by weights one or more gradient steps later; every response by one "
     "version, whose training has not seen it",
     SWITCH: "sampled by a bfloat16 engine whose weights change to the next version in mid-response (the prefix is "

@@ -60,7 +60,7 @@ rule sample:
     conda:
         "../../environment.yml"
     resources:
-        mem_mb=6000,
+        mem_mb=7500,
         runtime=60,
     params:
         options=OPTIONS,

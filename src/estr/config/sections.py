@@ -125,7 +125,7 @@ class SampleSettings(Section):
     """Tokens of a real language model, sampled and scored for the scaling-law figures."""
 
     prompts: Positive
-    group: Positive
+    group: Annotated[int, Field(ge=2)]
     max_tokens: Positive
     gradient_steps: Positive
     learning_rate: Annotated[float, Field(gt=0, lt=1)]
