@@ -20,7 +20,7 @@ from estr.layout import Layout
 from estr.provenance import commit, machine, packages, write_json
 
 FOLDER = Path(__file__).parent
-SKEWED = Load(max_tokens=256)
+SKEWED = Load(max_tokens=128)
 STEP = StepSizes()
 OTHER_STEPS = (replace(STEP, prompts=8), replace(STEP, prompts=128), replace(STEP, max_tokens=6))
 OBJECTIVES = ((16, 2048), (256, 2048), (64, 512), (64, 8192))
@@ -36,7 +36,8 @@ def plan(layout: Layout, effort: float) -> dict[str, Callable[[], list[Measureme
         "objective": lambda: objective.alone(64, 2048, turns(40)),
         "update": lambda: objective.in_a_step(64, 2048, rows=4, turns=turns(8)),
         "recording": lambda: recording.per_step(Load(), turns(30)),
-        "sampling": lambda: sampling.equal_lengths(Load(), turns(20)) + sampling.skewed_lengths(SKEWED, 4, turns(5)),
+        "sampling": lambda: sampling.equal_lengths(Load(), turns(20)),
+        "skewed": lambda: [m for spread in (0.4, 1.0) for m in sampling.skewed_lengths(SKEWED, spread, 4, turns(5))],
         "step": lambda: step.whole_step(layout, STEP, steps=3, turns=turns(12)),
         "mlflow": lambda: mlflow_share.mlflow_share(layout, STEP, steps=100, turns=2),
         "growth": lambda: growth(OBJECTIVES, list(around(Load())), OTHER_STEPS, layout, turns(6)),

@@ -23,10 +23,14 @@ def growth(
 ) -> list[Measurement]:
     """Every comparison at every size; no targets."""
     found: list[Measurement] = []
+    recorded: list[Measurement] = []
+    sampled: list[Measurement] = []
     for batch, length in tqdm(objective_cases, desc="growth, objective", disable=None):
         found += [each for each in objective.alone(batch, length, turns) if each.arm in GROWING_RULES]
     for load in tqdm(loads, desc="growth, sampler", disable=None):
-        found += recording.per_step(load, turns) + sampling.equal_lengths(load, turns)
+        recorded += recording.per_step(load, turns)
+        sampled += sampling.equal_lengths(load, turns)
+    found += recorded + sampled
     for sizes in tqdm(step_sizes, desc="growth, step", disable=None):
         found += step.whole_step(layout, sizes, steps=1, turns=turns)
     return [replace(each, benchmark=f"growth: {each.benchmark}").aim() for each in found]

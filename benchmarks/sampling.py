@@ -57,15 +57,15 @@ def equal_lengths(load: Load, turns: int) -> list[Measurement]:
     ]
 
 
-def skewed_lengths(load: Load, waves: int, turns: int) -> list[Measurement]:
-    """`waves` times as many responses as there are slots, of lengths that are fixed beforehand.
+def skewed_lengths(load: Load, spread: float, waves: int, turns: int) -> list[Measurement]:
+    """`waves` times as many responses as there are slots, of lengths that are fixed beforehand by `draw_lengths`.
 
     `generate` takes them batch by batch and waits for the longest of each; the continuous batch puts the next response
     into the slot that has become free.
     """
     policy = load.policy()
     model, sampler = as_transformers(policy), slot_sampler(SlotSampler, load, policy)
-    prompts, lengths = load.tokens(), draw_lengths(load.rows * waves, load.max_tokens)
+    prompts, lengths = load.tokens(), draw_lengths(load.rows * waves, load.max_tokens, spread)
     batches = [lengths[start : start + load.rows] for start in range(0, len(lengths), load.rows)]
     repeated = prompts.repeat_interleave(load.group, 0)
 
@@ -80,9 +80,9 @@ def skewed_lengths(load: Load, waves: int, turns: int) -> list[Measurement]:
     return [found.aim(at_least=2.5)]
 
 
-def draw_lengths(count: int, longest: int) -> list[int]:
-    """Log-normal lengths with sigma 1 (mean 1.6 medians), the median a tenth of `longest`, which cuts them."""
-    drawn = torch.randn(count, generator=torch.Generator().manual_seed(0)).exp() * longest / 10
+def draw_lengths(count: int, longest: int, spread: float) -> list[int]:
+    """Log-normal lengths, sigma `spread`, with `longest` two sigmas above the median; what is longer is cut there."""
+    drawn = ((torch.randn(count, generator=torch.Generator().manual_seed(0)) - 2) * spread).exp() * longest
     return drawn.ceil().clamp(1, longest).to(torch.int64).tolist()
 
 

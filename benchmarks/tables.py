@@ -39,7 +39,8 @@ def _row(row: dict[str, Any]) -> str:
         target = f"at most {row['at_most']:g}"
     if row["at_least"] is not None:
         target = f"at least {row['at_least']:g}"
-    digits = 4 if "update" in row["benchmark"] else 3 if row["benchmark"] in ("MLflow", "recording") else 2
+    fine = any(name in row["benchmark"] for name in ("MLflow", "recording"))
+    digits = 4 if "update" in row["benchmark"] else 3 if fine else 2
     cells = [
         row["case"],
         row["arm"],

@@ -41,7 +41,8 @@ class Spread(NamedTuple):
 class Measurement:
     """What `arm` costs in units of `baseline`: a ratio per turn, of seconds on the clock and of CPU seconds.
 
-    `seconds` and `baseline_seconds` are CPU seconds of one call. `at_most` or `at_least` is the target of the ratio.
+    `seconds` and `baseline_seconds` are CPU seconds of one call, `wall_seconds` those of the arm on the clock.
+    `at_most` or `at_least` is the target of the ratio.
     """
 
     benchmark: str
@@ -53,6 +54,7 @@ class Measurement:
     cpu: Spread
     seconds: Spread
     baseline_seconds: Spread
+    wall_seconds: Spread
     at_most: float | None = None
     at_least: float | None = None
 
@@ -108,4 +110,5 @@ def measured(
         cpu=Spread.of([ours.cpu / theirs.cpu for ours, theirs in pairs]),
         seconds=Spread.of([turn.cpu for turn in turns]),
         baseline_seconds=Spread.of([turn.cpu for turn in baseline_turns]),
+        wall_seconds=Spread.of([turn.wall for turn in turns]),
     )

@@ -64,7 +64,7 @@ def test_the_plain_loss_is_the_objective_of_a_rule_that_keeps_all() -> None:
 def test_samplers() -> None:
     check(recording.per_step(LOAD, turns=2), 2)
     check(sampling.equal_lengths(LOAD, turns=2), 2)
-    check(sampling.skewed_lengths(Load(2, 2, 3, 20, 11), waves=3, turns=2), 1)
+    check(sampling.skewed_lengths(Load(2, 2, 3, 20, 11), spread=1.0, waves=3, turns=2), 1)
 
 
 def test_generate_samples_as_many_tokens_as_asked_for() -> None:
@@ -78,7 +78,6 @@ def test_whole_step(layout: Layout) -> None:
     check(step.whole_step(layout, STEP, steps=1, turns=1), 3)
 
 
-@pytest.mark.slow
 def test_mlflow_share(layout: Layout) -> None:
     check(mlflow_share.mlflow_share(layout, STEP, steps=2, turns=1), 3)
 
