@@ -17,7 +17,7 @@ from benchmarks.policies import Load
 from benchmarks.step import StepSizes, started
 from benchmarks.timing import Clock, Measurement
 from estr.layout import Layout
-from estr.provenance import commit, machine, packages, write_json
+from estr.provenance import commit, machine, packages, read_json, write_json
 
 FOLDER = Path(__file__).parent
 SKEWED = Load(max_tokens=128)
@@ -54,13 +54,29 @@ def main(names: tuple[str, ...], effort: float, note: str, tables_only: bool) ->
     results = FOLDER / "results"
     if not tables_only:
         results.mkdir(exist_ok=True)
-        write_json(results / f"{date.today()}.json", measure(names, effort, note))
+        measure(names, effort, note, results / f"{date.today()}.json")
     tables.write(FOLDER / "README.md", sorted(results.glob("*.json"))[-1])
 
 
-def measure(names: tuple[str, ...], effort: float, note: str) -> dict[str, Any]:
-    load_before, clock, seconds = os.getloadavg()[0], Clock(), {}
-    measurements: list[Measurement] = []
+def measure(names: tuple[str, ...], effort: float, note: str, out: Path) -> None:
+    """Run the benchmarks of these names, or all; `out` has what is there after each of them.
+
+    With names, what `out` already has of the others stays.
+    """
+    found: dict[str, list[dict[str, Any]]] = {}
+    seconds: dict[str, float] = {}
+    if names and out.exists():
+        before = read_json(out)
+        found, seconds = before["measurements"], before["seconds"]
+    conditions: dict[str, Any] = {
+        "date": str(date.today()),
+        "commit": commit(),
+        "machine": machine(),
+        "packages": packages() | {name: version(name) for name in ("transformers", "trl")},
+        "threads": torch.get_num_threads(),
+        "note": note,
+    }
+    load_before = os.getloadavg()[0]
     with started(STEP) as layout:
         benchmarks = plan(layout, effort)
         unknown = set(names) - set(benchmarks)
@@ -68,20 +84,15 @@ def measure(names: tuple[str, ...], effort: float, note: str) -> dict[str, Any]:
             raise click.UsageError(f"no benchmark {', '.join(sorted(unknown))}; there are {', '.join(benchmarks)}")
         for name in names or benchmarks:
             stopwatch = Clock()
-            measurements += benchmarks[name]()
+            found[name] = [asdict(each) | {"verdict": each.verdict} for each in benchmarks[name]()]
             seconds[name] = stopwatch.stop().wall
             click.echo(f"{name}: {seconds[name]:.0f} s")
-    return {
-        "date": str(date.today()),
-        "commit": commit(),
-        "machine": machine(),
-        "packages": packages() | {name: version(name) for name in ("transformers", "trl")},
-        "threads": torch.get_num_threads(),
-        "load_average": {"before": load_before, "after": os.getloadavg()[0]},
-        "note": note,
-        "seconds": seconds | {"all": clock.stop().wall},
-        "measurements": [asdict(each) | {"verdict": each.verdict} for each in measurements],
-    }
+            results = {
+                "load_average": {"before": load_before, "after": os.getloadavg()[0]},
+                "seconds": {key: seconds[key] for key in benchmarks if key in seconds},
+                "measurements": {key: found[key] for key in benchmarks if key in found},
+            }
+            write_json(out, conditions | results)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """A sampler step that records entropy and weight version of every token against one that does not."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -79,11 +79,16 @@ def slot_sampler(kind: type[SlotSampler], load: Load, policy: Policy, slots: int
 
 def fill_slots(sampler: SlotSampler, load: Load) -> Tensor:
     """Write a response of `max_tokens` tokens in every slot; returns prompts and responses."""
-    prompts = sampler.read_prompts(load.tokens().tolist())
-    sampler.place(range(load.rows), prompts, [row // load.group for row in range(load.rows)])
+    start_over(sampler, load)
     while not sampler.step():
         pass
     return sampler._tokens
+
+
+def start_over(sampler: SlotSampler, load: Load) -> None:
+    """Put the load's prompts into all slots."""
+    prompts = sampler.read_prompts(load.tokens().tolist())
+    sampler.place(range(load.rows), prompts, [row // load.group for row in range(load.rows)])
 
 
 def scheduled_sample(policy: Policy, load: Load) -> Tensor:
@@ -103,27 +108,46 @@ def scheduled_sample(policy: Policy, load: Load) -> Tensor:
     return rollout.tokens
 
 
+STEPS = 16
+"""Turns of single steps per turn of whole responses."""
+
+
 def per_step(load: Load, turns: int) -> list[Measurement]:
-    """Whole responses with recording in units of whole responses without, for both samplers."""
+    """With recording in units of without: single steps of the continuous batch, whole responses of scheduled mode."""
     policy = load.policy()
     recording, silent = (slot_sampler(kind, load, policy) for kind in (SlotSampler, SilentSlotSampler))
 
     def silently() -> Tensor:
         return silent_sample(policy, load.tokens(), load.group, load.max_tokens, torch.Generator().manual_seed(0))
 
-    found = []
-    for sampler, arms in (
-        ("continuous batch", (lambda: fill_slots(recording, load), lambda: fill_slots(silent, load))),
-        ("scheduled", (lambda: scheduled_sample(policy, load), silently)),
-    ):
-        found.append(_compare(sampler, str(load), arms, turns))
-    return found
+    def scheduled() -> Tensor:
+        return scheduled_sample(policy, load)
+
+    if not torch.equal(fill_slots(recording, load), fill_slots(silent, load)):
+        raise AssertionError("continuous batch: recording changed what was sampled")
+    if not torch.equal(scheduled(), silently()):
+        raise AssertionError("scheduled: recording changed what was sampled")
+    start_over(recording, load)
+    start_over(silent, load)
+    return [
+        _compare("continuous batch, a step", load, _stepping(recording, load), _stepping(silent, load), turns * STEPS),
+        _compare("scheduled, responses", load, scheduled, silently, turns),
+    ]
 
 
-def _compare(sampler: str, case: str, arms: Sequence[Callable[[], Tensor]], turns: int) -> Measurement:
-    recording, silent = arms
-    if not torch.equal(recording(), silent()):
-        raise AssertionError(f"{sampler}: recording changed what was sampled")
+def _stepping(sampler: SlotSampler, load: Load) -> Callable[[], None]:
+    """One step; the last one of the responses starts them over."""
+
+    def call() -> None:
+        if sampler.step():
+            start_over(sampler, load)
+
+    return call
+
+
+def _compare(
+    sampler: str, load: Load, recording: Callable[[], object], silent: Callable[[], object], turns: int
+) -> Measurement:
     spent = take_turns({"recording": recording, "silent": silent}, turns)
-    found = measured("recording", case, sampler, "the same without", spent["recording"], spent["silent"])
+    found = measured("recording", str(load), sampler, "the same without", spent["recording"], spent["silent"])
     return found.aim(at_most=AT_MOST)

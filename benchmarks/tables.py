@@ -24,10 +24,11 @@ def render(content: dict[str, Any], name: str) -> str:
     lines = [
         f"`results/{name}`: {content['date']}, commit {content['commit']}; {machine['processor']}, {machine['cores']} "
         f"cores, one thread; Python {machine['python']}, {packages}; load average {load['before']:.1f} before, "
-        f"{load['after']:.1f} after; {content['seconds']['all'] / 60:.0f} minutes. {content['note']}".strip()
+        f"{load['after']:.1f} after; {sum(content['seconds'].values()) / 60:.0f} minutes. {content['note']}".strip()
         + "\n"
     ]
-    for benchmark, rows in groupby(content["measurements"], lambda row: row["benchmark"]):
+    measurements = [row for rows in content["measurements"].values() for row in rows]
+    for benchmark, rows in groupby(measurements, lambda row: row["benchmark"]):
         lines.append(f"\n### {benchmark[0].upper() + benchmark[1:]}\n\n{HEAD}{RULER}")
         lines += [_row(row) for row in rows]
     return "".join(lines)

@@ -97,9 +97,9 @@ def test_tables_replace_what_stands_between_the_marks(tmp_path: Path) -> None:
         "machine": {"processor": "p", "cores": 2, "python": "3.11"},
         "packages": {"torch": "1", "transformers": "2", "trl": "3", "mlflow": "4"},
         "load_average": {"before": 0, "after": 1},
-        "seconds": {"all": 60},
+        "seconds": {"objective": 60},
         "note": "",
-        "measurements": [asdict(row) | {"verdict": row.verdict}],
+        "measurements": {"objective": [asdict(row) | {"verdict": row.verdict}]},
     }
     assert tables.render(content, "r.json").endswith(
         "| [1, 2] | rule | plain | **1.50 (1.50-1.50)** | 2.00 (2.00-2.00) | 3000 | 2000 | at most 1.3 | missed |\n"
