@@ -79,7 +79,7 @@ def read_demonstrations(path: Path) -> list[tuple[list[Message], list[Message]]]
 
 def _read(path: Path) -> list[dict[str, Any]]:
     try:
-        rows: list[dict[str, Any]] = pq.read_table(path).to_pylist()
+        rows: list[dict[str, Any]] = pq.ParquetFile(path).read().to_pylist()
     except Exception as error:
         raise UserError(f"{path}: not a readable prepared set ({error}); run `estr data prepare`") from error
     return rows

@@ -11,11 +11,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from estr.embedded.optimizer import AdamW
 from estr.embedded.policy import Policy
 from estr.errors import UserError
 from estr.provenance import file_digest
@@ -34,9 +34,7 @@ class TrainingState:
     versions: dict[int, dict[str, Tensor]]
 
 
-def capture(
-    step: int, policy: Policy, optimizer: torch.optim.AdamW, versions: Mapping[int, Mapping[str, Tensor]]
-) -> TrainingState:
+def capture(step: int, policy: Policy, optimizer: AdamW, versions: Mapping[int, Mapping[str, Tensor]]) -> TrainingState:
     moments = {}
     for name, parameter in policy.named_parameters():
         for key, value in optimizer.state[parameter].items():
@@ -46,7 +44,7 @@ def capture(
     return TrainingState(step, weights, moments, rounded)
 
 
-def restore(state: TrainingState, policy: Policy, optimizer: torch.optim.AdamW) -> None:
+def restore(state: TrainingState, policy: Policy, optimizer: AdamW) -> None:
     policy.load_state_dict(state.weights)
     for name, parameter in policy.named_parameters():
         prefix = f"{name}/"

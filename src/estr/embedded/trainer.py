@@ -25,6 +25,7 @@ from estr.embedded.answer import EmbeddedEngine
 from estr.embedded.checkpoint import capture, load_state, restore, save_state
 from estr.embedded.dialogue import Dialogues
 from estr.embedded.interrupt import StopRequest
+from estr.embedded.optimizer import AdamW
 from estr.embedded.policy import Policy, behavior_copy, load_policy, save_policy
 from estr.embedded.sampler import Rollout, sample
 from estr.embedded.schedule import itinerary, oldest_needed
@@ -78,9 +79,7 @@ class Trainer:
         self.tokenizer = ChatTokenizer.load(warm_start)
         self.encoded = [self.tokenizer.encode(self.tokenizer.render(problem.prompt)) for problem in problems]
         self.policy = load_policy(warm_start)
-        self.optimizer = torch.optim.AdamW(
-            self.policy.parameters(), lr=config.train.learning_rate, weight_decay=config.train.weight_decay
-        )
+        self.optimizer = AdamW(self.policy.parameters(), config.train.learning_rate, config.train.weight_decay)
         self.probes = probes
         self.metrics = GrowingTable(self.state_folder / "metrics.parquet")
         self.tokens = GrowingTable(self.state_folder / "tokens.parquet", TOKEN_SCHEMA)

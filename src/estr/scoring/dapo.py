@@ -5,6 +5,7 @@ every blank inside the answer is dropped, and markdown is not understood (`Answe
 """
 
 import re
+from functools import lru_cache
 
 from estr.scoring.verdict import ScoringRule
 
@@ -64,6 +65,7 @@ def dapo_answer(response: str) -> str | None:
     return found[-1].strip() or None if found else None
 
 
+@lru_cache(maxsize=4096)  # a group's answers repeat, and its gold answer does
 def normalized(answer: str) -> str:
     r"""The form in which answers are compared: no units, `$`, blanks, `\text{}` or thousands commas, `\frac12` spelt
     out, and of an equation the right-hand side only."""

@@ -16,6 +16,7 @@ from estr.algorithm.objective import objective
 from estr.algorithm.signals import TokenSignals
 from estr.config import RunConfig, keep_rule
 from estr.embedded.concurrent.generation import Generation, Group, shuffled
+from estr.embedded.optimizer import AdamW
 from estr.embedded.policy import Policy, load_policy
 from estr.embedded.sampler import Rollout
 from estr.embedded.score import score
@@ -76,9 +77,7 @@ class Learner:
     def __init__(self, recipe: Recipe) -> None:
         self.settings, self.rule = recipe.config.train, keep_rule(recipe.config)
         self.policy = recipe.policy()
-        self.optimizer = torch.optim.AdamW(
-            self.policy.parameters(), lr=self.settings.learning_rate, weight_decay=self.settings.weight_decay
-        )
+        self.optimizer = AdamW(self.policy.parameters(), self.settings.learning_rate, self.settings.weight_decay)
         self.version = 0
 
     def backward(self, groups: Sequence[Group], response_tokens: int | None = None) -> TokenSignals:
