@@ -15,7 +15,7 @@ from trl import GRPOConfig, GRPOTrainer
 from benchmarks.policies import TASK
 from benchmarks.timing import Clock, Measurement, Spent, measured, take_turns
 from estr.config import RunConfig, resolve
-from estr.data.prepare import read_problems
+from estr.data.read import read_problems
 from estr.embedded.concurrent import Recipe
 from estr.embedded.concurrent.learner import Learner
 from estr.embedded.policy import behavior_copy

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from estr.config import EvaluationSettings
-from estr.data.prepare import read_problems
+from estr.data.read import read_problems
 from estr.errors import UserError
 from estr.evaluation.openai_engine import SamplingSettings, load_tokenizer, truncation
 from estr.evaluation.standalone import choose_judge, evaluate_engine, evaluate_on_server, fingerprint

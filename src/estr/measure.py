@@ -20,7 +20,7 @@ from estr.algorithm.rules import KeepAll, KeepRule
 from estr.algorithm.signals import TokenSignals
 from estr.algorithm.staleness import staleness
 from estr.config import RunConfig, keep_rule, load_method, load_sizes
-from estr.data.prepare import read_problems
+from estr.data.read import read_problems
 from estr.embedded.concurrent import Recipe, Update, colocated, disaggregated
 from estr.errors import UserError
 from estr.evaluation.metrics import bootstrap_interval

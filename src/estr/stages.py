@@ -18,19 +18,17 @@ from estr.algorithm.calibration import calibrate
 from estr.algorithm.rules import KeepRule
 from estr.algorithm.signals import TokenSignals
 from estr.config import BUDGET_FROM, MATCHED, PROBES, RunConfig, keep_rule, load_method, load_scale, resolve
-from estr.data.prepare import prepare, read_demonstrations, read_problems
-from estr.embedded.answer import EmbeddedEngine
+from estr.data.prepare import prepare
+from estr.data.read import read_demonstrations, read_problems
 from estr.embedded.interrupt import StopRequest
 from estr.embedded.pretrain import pretrain
 from estr.embedded.trainer import Interrupted, Trainer
 from estr.errors import UserError
-from estr.evaluation import run
-from estr.evaluation.judge import ExactMatchJudge
-from estr.evaluation.standalone import JUDGED_OFFLINE
+from estr.evaluate_run import evaluate_policy, held_out_problems
 from estr.layout import Layout, existing
 from estr.provenance import commit, file_digest, machine, packages, read_json, write_json
 from estr.tasks import laptop_counterpart
-from estr.tasks.base import Problem, TrainableFromScratch
+from estr.tasks.base import TrainableFromScratch
 from estr.tracking import RunTracker, Study
 
 Tracked = TypeVar("Tracked")
@@ -78,6 +76,7 @@ def train(layout: Layout, config: RunConfig) -> None:
             _attempt(tracker, partial(RunTracker.end, status=status))
             raise
     trainer.finish()
+    evaluate_policy(layout, config, folder / "policy", folder)  # its answers stay; `estr evaluate` scores them
     clock = trainer.metrics.table()
     seconds = pc.sum(clock["time_generate"]).as_py() + pc.sum(clock["time_train"]).as_py()
     write_json(folder / "run.json", _record(config, rule, key, seconds, tracker))
@@ -90,7 +89,9 @@ def open_trainer(layout: Layout, config: RunConfig, folder: Path, state: Path) -
     problems = read_problems(_train_set(layout, config))
     start = _warm_start_weights(layout, config).parent
     probes = {name: keep_rule(resolve(config.scale, config.task, name, config.seed)) for name in PROBES}
-    held_out = _held_out(layout, config)[: config.train.validate_problems] if config.train.validate_every else []
+    held_out = (
+        held_out_problems(layout, config)[: config.train.validate_problems] if config.train.validate_every else []
+    )
     trainer = Trainer(config, keep_rule(config), probes, _task(config), problems, start, folder, state, held_out)
     trainer.resume()
     return trainer
@@ -121,43 +122,6 @@ def calibrate_matched_budget(layout: Layout, task: str, reference: RunConfig) ->
     steps = [1, last_step]
     note = {"budget": budget, "tokens": tokens, "steps": steps, "source_runs": [reference.run_id]}
     write_json(path, note | {"rules": rules})
-
-
-def evaluate_warm_start(layout: Layout, config: RunConfig) -> None:
-    """Score the policy that every run of the task starts from."""
-    folder = layout.warm_start(config.task)
-    existing(folder / "model.safetensors", f"estr pretrain {config.task}")
-    write_json(folder / "evaluation.json", _evaluate_policy(layout, config, folder, folder))
-
-
-def evaluate(layout: Layout, config: RunConfig) -> None:
-    """Score a finished run's policy on the held-out problems."""
-    folder = layout.run(config)
-    record = read_json(existing(folder / "run.json", f"estr train {config.task} {config.label} --seed {config.seed}"))
-    start = existing(layout.warm_start(config.task) / "evaluation.json", f"estr evaluate {config.task} warm_start")
-    content = {"scale": config.scale, "run_id": config.run_id, "steps": record["steps"]}
-    content |= _evaluate_policy(layout, config, folder / "policy", folder) | {"warm_start": read_json(start)}
-    write_json(folder / "evaluation.json", content)
-
-
-def _evaluate_policy(layout: Layout, config: RunConfig, policy: Path, folder: Path) -> dict[str, Any]:
-    task, settings = _task(config), config.evaluation
-    problems = _held_out(layout, config)
-    return run.evaluate(
-        EmbeddedEngine.load(policy, task, settings, config.train.max_tokens),
-        task,
-        problems,
-        k=settings.samples,
-        seed=settings.seed,
-        folder=folder,
-        settings=settings.model_dump()
-        | {"max_tokens": config.train.max_tokens, "policy": file_digest(policy / "model.safetensors")},
-        judge=ExactMatchJudge() if task.rule.name == JUDGED_OFFLINE else None,
-    )
-
-
-def _held_out(layout: Layout, config: RunConfig) -> list[Problem]:
-    return read_problems(existing(layout.data(config.task) / "eval.parquet", f"estr data prepare {config.task}"))
 
 
 def _task(config: RunConfig) -> TrainableFromScratch:

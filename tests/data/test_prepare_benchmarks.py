@@ -17,8 +17,8 @@ from invented import CANARY, SMALL
 from estr.data.benchmarks import prepare_benchmark
 from estr.data.browsecomp import CANARY_VARIABLE, held_out
 from estr.data.checks import CORPUS, PROBLEMS, content_hash
-from estr.data.prepare import read_problems
 from estr.data.published import SOURCES
+from estr.data.read import read_problems
 from estr.errors import UserError
 from estr.evaluation.run import evaluate
 from estr.evaluation.sample import Sample

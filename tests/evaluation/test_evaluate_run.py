@@ -296,3 +296,8 @@ def test_samples_survive_the_round_trip() -> None:
 def test_nothing_is_warned_about_in_a_normal_run(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     run(tmp_path)
     assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
+
+
+def test_scoring_answers_that_are_there_needs_no_torch() -> None:
+    code = "import sys, estr.cli, estr.evaluate_run; sys.exit('torch' in sys.modules or 'pandas' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

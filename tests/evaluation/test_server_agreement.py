@@ -25,7 +25,7 @@ from statistics import mean, pvariance
 import pytest
 
 from estr.config import EvaluationSettings, RunConfig, resolve
-from estr.data.prepare import read_problems
+from estr.data.read import read_problems
 from estr.embedded.answer import EmbeddedEngine
 from estr.embedded.policy import load_policy, save_policy
 from estr.embedded.tokenizer import UNKNOWN

@@ -109,12 +109,12 @@ def evaluate(
 
 
 def _evaluate_run(task: str, label: str, seed: int, layout: Layout) -> None:
-    from estr import stages
+    from estr import evaluate_run
 
     if label == WARM_START:
-        stages.evaluate_warm_start(layout, resolve(layout.scale, task, "sync", 0))
+        evaluate_run.evaluate_warm_start(layout, resolve(layout.scale, task, "sync", 0))
     else:
-        stages.evaluate(layout, resolve(layout.scale, task, label, seed))
+        evaluate_run.evaluate(layout, resolve(layout.scale, task, label, seed))
 
 
 @main.command()

@@ -2,6 +2,7 @@
 
 import json
 import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +10,10 @@ from estr.errors import UserError
 
 
 class Journal:
-    """One JSON object per line, in ASCII. A line counts once its newline is on disk.
+    """One JSON object per line, in ASCII. A line counts once its newline is written.
 
-    Opening drops a torn last line, so that the next line starts on its own; what was whole is in `lines`.
+    Opening drops a torn last line, so that the next line starts on its own; what was whole is in `lines`. A process
+    that is killed loses nothing; a machine that loses power loses the last second.
 
     Raises:
         UserError: a whole line is no JSON object: another program has written here.
@@ -20,6 +22,7 @@ class Journal:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.lines: list[dict[str, Any]] = []
+        self._synced = 0.0
         path.parent.mkdir(parents=True, exist_ok=True)
         self._file = path.open("ab")
         content = path.read_bytes()
@@ -37,10 +40,17 @@ class Journal:
             self._file.truncate(whole)
 
     def append(self, entry: dict[str, Any]) -> None:
-        """Write one line through to the disk."""
+        """Hand one line to the operating system, and all so far to the disk if that is more than a second ago."""
         self._file.write(json.dumps(entry).encode("ascii") + b"\n")
         self._file.flush()
-        os.fsync(self._file.fileno())
+        if time.monotonic() - self._synced > 1:
+            self._sync()
 
     def close(self) -> None:
+        if not self._file.closed:
+            self._sync()
         self._file.close()
+
+    def _sync(self) -> None:
+        os.fsync(self._file.fileno())
+        self._synced = time.monotonic()

@@ -1,0 +1,75 @@
+"""Evaluate the policy of a run, or the warm start, on the task's held-out problems.
+
+Training samples the answers while torch is loaded. What is left to do then needs no torch, whose import would take
+longer than the rest.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from estr.config import RunConfig
+from estr.data.read import read_problems
+from estr.evaluation import run
+from estr.evaluation.judge import ExactMatchJudge
+from estr.evaluation.sample import Sample
+from estr.evaluation.standalone import JUDGED_OFFLINE
+from estr.layout import Layout, existing
+from estr.provenance import file_digest, read_json, write_json
+from estr.tasks import laptop_counterpart
+from estr.tasks.base import Problem, Task
+
+
+def evaluate_warm_start(layout: Layout, config: RunConfig) -> None:
+    """Score the policy that every run of the task starts from."""
+    folder = layout.warm_start(config.task)
+    existing(folder / "model.safetensors", f"estr pretrain {config.task}")
+    write_json(folder / "evaluation.json", evaluate_policy(layout, config, folder, folder))
+
+
+def evaluate(layout: Layout, config: RunConfig) -> None:
+    """Score a finished run's policy."""
+    folder = layout.run(config)
+    record = read_json(existing(folder / "run.json", f"estr train {config.task} {config.label} --seed {config.seed}"))
+    start = existing(layout.warm_start(config.task) / "evaluation.json", f"estr evaluate {config.task} warm_start")
+    content = {"scale": config.scale, "run_id": config.run_id, "steps": record["steps"]}
+    content |= evaluate_policy(layout, config, folder / "policy", folder) | {"warm_start": read_json(start)}
+    write_json(folder / "evaluation.json", content)
+
+
+def evaluate_policy(layout: Layout, config: RunConfig, policy: Path, folder: Path) -> dict[str, Any]:
+    """Answers of the policy, sampled where `folder` lacks them, and their scores."""
+    task = laptop_counterpart(config.task, config.counterpart.model_dump())
+    settings = config.evaluation
+    return run.evaluate(
+        _StoredPolicy(policy, task, config),
+        task,
+        held_out_problems(layout, config),
+        k=settings.samples,
+        seed=settings.seed,
+        folder=folder,
+        settings=settings.model_dump()
+        | {"max_tokens": config.train.max_tokens, "policy": file_digest(policy / "model.safetensors")},
+        judge=ExactMatchJudge() if task.rule.name == JUDGED_OFFLINE else None,
+    )
+
+
+def held_out_problems(layout: Layout, config: RunConfig) -> list[Problem]:
+    return read_problems(existing(layout.data(config.task) / "eval.parquet", f"estr data prepare {config.task}"))
+
+
+@dataclass(frozen=True)
+class _StoredPolicy:
+    """The embedded engine of a policy folder, loaded when it is first asked."""
+
+    folder: Path
+    task: Task
+    config: RunConfig
+    label: str = "embedded"
+
+    def answer(self, problems: Sequence[Problem], k: int) -> Iterator[tuple[int, list[Sample]]]:
+        from estr.embedded.answer import EmbeddedEngine
+
+        engine = EmbeddedEngine.load(self.folder, self.task, self.config.evaluation, self.config.train.max_tokens)
+        yield from engine.answer(problems, k)
