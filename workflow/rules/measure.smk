@@ -28,6 +28,7 @@ rule throughput:
         "estr throughput {wildcards.task} {wildcards.label} --seed {wildcards.seed} {params.options} 2> {log}"
 
 
+# The language model is the longest single job: it starts first, or it would run alone in the end.
 rule llm_weights:
     output:
         f"{STUDY.results}/cache/{{sample}}/source.json",
@@ -35,6 +36,7 @@ rule llm_weights:
         "logs/cache/{sample}.log",
     benchmark:
         "logs/cache/{sample}.benchmark.tsv"
+    priority: 10
     conda:
         "../../environment.yml"
     resources:
