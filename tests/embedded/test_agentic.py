@@ -13,6 +13,7 @@ from estr.algorithm.signals import TokenSignals
 from estr.config import EvaluationSettings, RunConfig
 from estr.embedded.answer import EmbeddedEngine
 from estr.embedded.policy import Policy, PolicyShape, save_policy
+from estr.embedded.score import score
 from estr.embedded.tokenizer import ChatTokenizer
 from estr.embedded.trainer import Batch, Trainer
 from estr.tasks.base import Problem
@@ -81,7 +82,7 @@ def one_batch(config: RunConfig, task: Calling, warm_start: Path, folder: Path) 
     for _ in range(6):
         made._update()
     batch = made._generate(made.step)
-    return made, batch, made._score(batch)
+    return made, batch, score(made.policy, batch.rollout, batch.advantage, made.config.train.temperature)
 
 
 def tool_positions(batch: Batch) -> torch.Tensor:
