@@ -1,5 +1,6 @@
 """Two real processes: what they recorded is what the weights say, the bound holds, and nothing is left behind."""
 
+import contextlib
 import itertools
 import multiprocessing
 import os
@@ -257,21 +258,26 @@ def test_a_signal_leaves_no_orphan(tmp_path: Path, number: signal.Signals) -> No
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a job in the background ignores it
     )
-    assert process.stdout is not None
-    child = int(process.stdout.readline())
-    (os.killpg if number == signal.SIGINT else os.kill)(process.pid, number)
-    _, errors = process.communicate(timeout=60)
-    assert process.returncode != 0
-    assert "Process rollout" not in errors  # no traceback of the child
-    for _ in range(600):
-        try:
-            os.kill(child, 0)
-        except ProcessLookupError:
-            break
-        time.sleep(0.1)
-    else:
-        pytest.fail(f"the rollout process outlived {number.name}")
+    try:
+        assert process.stdout is not None
+        child = int(process.stdout.readline())
+        (os.killpg if number == signal.SIGINT else os.kill)(process.pid, number)
+        _, errors = process.communicate(timeout=60)
+        assert process.returncode != 0
+        assert "Process rollout" not in errors  # no traceback of the child
+        for _ in range(600):
+            try:
+                os.kill(child, 0)
+            except ProcessLookupError:
+                break
+            time.sleep(0.1)
+        else:
+            pytest.fail(f"the rollout process outlived {number.name}")
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
 
 
 def test_settings_that_cannot_work_are_refused(tmp_path: Path) -> None:
