@@ -1,7 +1,7 @@
 """Evaluate the policy of a run, or the warm start, on the task's held-out problems.
 
-Training samples the answers while torch is loaded. What is left to do then needs no torch, whose import would take
-longer than the rest.
+Training samples the answers, while torch and the weights are in memory; `evaluate` scores what is there. This module
+loads torch only to sample. (`estr evaluate` still does: `estr.config.resolve` checks thresholds with the keep rules.)
 """
 
 from collections.abc import Iterator, Sequence
@@ -25,7 +25,7 @@ def evaluate_warm_start(layout: Layout, config: RunConfig) -> None:
     """Score the policy that every run of the task starts from."""
     folder = layout.warm_start(config.task)
     existing(folder / "model.safetensors", f"estr pretrain {config.task}")
-    write_json(folder / "evaluation.json", evaluate_policy(layout, config, folder, folder))
+    write_json(folder / "evaluation.json", _evaluation(layout, config, folder, folder))
 
 
 def evaluate(layout: Layout, config: RunConfig) -> None:
@@ -34,25 +34,34 @@ def evaluate(layout: Layout, config: RunConfig) -> None:
     record = read_json(existing(folder / "run.json", f"estr train {config.task} {config.label} --seed {config.seed}"))
     start = existing(layout.warm_start(config.task) / "evaluation.json", f"estr evaluate {config.task} warm_start")
     content = {"scale": config.scale, "run_id": config.run_id, "steps": record["steps"]}
-    content |= evaluate_policy(layout, config, folder / "policy", folder) | {"warm_start": read_json(start)}
+    content |= _evaluation(layout, config, folder / "policy", folder) | {"warm_start": read_json(start)}
     write_json(folder / "evaluation.json", content)
 
 
-def evaluate_policy(layout: Layout, config: RunConfig, policy: Path, folder: Path) -> dict[str, Any]:
+def answer_held_out(layout: Layout, config: RunConfig) -> None:
+    """Sample and keep a trained policy's answers, for `evaluate` to find."""
+    folder = layout.run(config)
+    run.answer(**_question(layout, config, folder / "policy", folder))
+
+
+def _evaluation(layout: Layout, config: RunConfig, policy: Path, folder: Path) -> dict[str, Any]:
     """Answers of the policy, sampled where `folder` lacks them, and their scores."""
+    return run.evaluate(**_question(layout, config, policy, folder), seed=config.evaluation.seed)
+
+
+def _question(layout: Layout, config: RunConfig, policy: Path, folder: Path) -> dict[str, Any]:
+    """What `run.answer` is asked: all that decides the answers."""
     task = laptop_counterpart(config.task, config.counterpart.model_dump())
-    settings = config.evaluation
-    return run.evaluate(
-        _StoredPolicy(policy, task, config),
-        task,
-        held_out_problems(layout, config),
-        k=settings.samples,
-        seed=settings.seed,
-        folder=folder,
-        settings=settings.model_dump()
-        | {"max_tokens": config.train.max_tokens, "policy": file_digest(policy / "model.safetensors")},
-        judge=ExactMatchJudge() if task.rule.name == JUDGED_OFFLINE else None,
-    )
+    weights = file_digest(policy / "model.safetensors")
+    return {
+        "engine": _StoredPolicy(policy, task, config),
+        "task": task,
+        "problems": held_out_problems(layout, config),
+        "k": config.evaluation.samples,
+        "folder": folder,
+        "settings": config.evaluation.model_dump() | {"max_tokens": config.train.max_tokens, "policy": weights},
+        "judge": ExactMatchJudge() if task.rule.name == JUDGED_OFFLINE else None,
+    }
 
 
 def held_out_problems(layout: Layout, config: RunConfig) -> list[Problem]:

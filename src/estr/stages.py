@@ -24,7 +24,7 @@ from estr.embedded.interrupt import StopRequest
 from estr.embedded.pretrain import pretrain
 from estr.embedded.trainer import Interrupted, Trainer
 from estr.errors import UserError
-from estr.evaluate_run import evaluate_policy, held_out_problems
+from estr.evaluate_run import answer_held_out, held_out_problems
 from estr.layout import Layout, existing
 from estr.provenance import commit, file_digest, machine, packages, read_json, write_json
 from estr.tasks import laptop_counterpart
@@ -76,7 +76,7 @@ def train(layout: Layout, config: RunConfig) -> None:
             _attempt(tracker, partial(RunTracker.end, status=status))
             raise
     trainer.finish()
-    evaluate_policy(layout, config, folder / "policy", folder)  # its answers stay; `estr evaluate` scores them
+    answer_held_out(layout, config)
     clock = trainer.metrics.table()
     seconds = pc.sum(clock["time_generate"]).as_py() + pc.sum(clock["time_train"]).as_py()
     write_json(folder / "run.json", _record(config, rule, key, seconds, tracker))

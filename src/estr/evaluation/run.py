@@ -41,11 +41,31 @@ def evaluate(
     settings: Mapping[str, Any],
     judge: Judge | None = None,
 ) -> dict[str, Any]:
-    """Sample `k` answers per problem, score them, and return the contents of evaluation.json.
+    """`answer`, and the contents of evaluation.json; `seed` is that of the bootstrap.
+
+    Until they are sampled by a later call, missing and failed samples count as wrong.
+
+    Raises:
+        UserError: as `answer` does.
+    """
+    records = answer(engine, task, problems, k=k, folder=folder, settings=settings, judge=judge)
+    return summarize(task, engine.label, judge, problems, records, k, seed)
+
+
+def answer(
+    engine: Engine,
+    task: Task,
+    problems: Sequence[Problem],
+    *,
+    k: int,
+    folder: Path,
+    settings: Mapping[str, Any],
+    judge: Judge | None = None,
+) -> list[Record]:
+    """Sample `k` answers per problem and score them; a record per problem, which `folder` keeps.
 
     `settings` (JSON) names what else decides the answers: the policy's weights, temperature, limits, sampling seed.
-    `seed` is that of the bootstrap. Without a judge the task's rule decides. Problems with missing or failed samples
-    are sampled again by a later call; until then what is missing counts as wrong.
+    Without a judge the task's rule decides. Problems with missing or failed samples are sampled again by a later call.
 
     Raises:
         UserError: nothing to evaluate; the engine delivered nothing; the server or the judge is away. What is finished
@@ -59,8 +79,7 @@ def evaluate(
         run.score(judge)
     finally:
         run.journal.close()
-    records = [run.records.get(position, Record(position, ())) for position in range(len(problems))]
-    return summarize(task, engine.label, judge, problems, records, k, seed)
+    return [run.records.get(position, Record(position, ())) for position in range(len(problems))]
 
 
 class _Run:
