@@ -1,7 +1,7 @@
 """Evaluate the policy of a run, or the warm start, on the task's held-out problems.
 
-Training samples the answers, while torch and the weights are in memory; `evaluate` scores what is there. This module
-loads torch only to sample. (`estr evaluate` still does: `estr.config.resolve` checks thresholds with the keep rules.)
+Training samples the answers, while torch and the weights are in memory; `evaluate` scores what is there and loads
+torch only to sample.
 """
 
 from collections.abc import Iterator, Sequence

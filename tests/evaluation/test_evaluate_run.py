@@ -299,5 +299,9 @@ def test_nothing_is_warned_about_in_a_normal_run(tmp_path: Path, caplog: pytest.
 
 
 def test_scoring_answers_that_are_there_needs_no_torch() -> None:
-    code = "import sys, estr.cli, estr.evaluate_run; sys.exit('torch' in sys.modules or 'pandas' in sys.modules)"
+    code = (
+        "import sys, estr.cli, estr.evaluate_run; from estr.config import resolve; "
+        "resolve('smoke', 'gsm8k', 'estr', 0, check_thresholds=False); "
+        "sys.exit('torch' in sys.modules or 'pandas' in sys.modules)"
+    )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -85,22 +85,25 @@ def parse_label(label: str) -> tuple[str, dict[str, str | int | float]]:
     return method, overrides
 
 
-def resolve(scale: str, task: str, label: str, seed: int) -> RunConfig:
+def resolve(scale: str, task: str, label: str, seed: int, *, check_thresholds: bool = True) -> RunConfig:
     """The configuration of one run.
 
     Overrides name a staleness component (`intra`, `inter`), a training setting (`learning_rate`), a threshold of
     the method's rule (`tau`), or `thresholds=matched`: calibrate the rule to ESTR's masked fraction. Only the
-    shortest label is accepted, so that equal runs have equal names.
+    shortest label is accepted, so that equal runs have equal names. `check_thresholds` builds the keep rule, for
+    which it loads torch: a trained run needs no second check.
     """
     method, overrides = parse_label(label)
     config = _resolve(scale, task, method, overrides, seed)
+    if check_thresholds:
+        keep_rule(config)
     if config.label != label:
         raise UserError(f"run label {label!r}: write it as {config.label!r}, so that equal runs have equal names")
     return config
 
 
 def _resolve(scale: str, task: str, method: str, overrides: Mapping[str, str | int | float], seed: int) -> RunConfig:
-    """`resolve` for overrides in any form; the result's label is the shortest one."""
+    """`resolve` for overrides in any form, thresholds unchecked; the result's label is the shortest one."""
     task_config, method_config, sizes = load_task(task), load_method(method), load_sizes(scale, task)
     staleness = {} if method_config.synchronous else task_config.staleness.model_dump()
     train = sizes.train.model_dump()
@@ -120,7 +123,7 @@ def _resolve(scale: str, task: str, method: str, overrides: Mapping[str, str | i
             value = float(value)
         if section[key] != value:
             section[key] = changed[key] = value
-    config = parse(
+    return parse(
         RunConfig,
         {
             "scale": scale,
@@ -142,8 +145,6 @@ def _resolve(scale: str, task: str, method: str, overrides: Mapping[str, str | i
         },
         f"run {scale}/{task}/{method} with {dict(overrides)}, seed {seed}",
     )
-    keep_rule(config)
-    return config
 
 
 def keep_rule(config: RunConfig) -> "KeepRule":
@@ -170,5 +171,6 @@ def expand(matrices: Sequence[RunMatrix], scale: str) -> list[RunConfig]:
                 overrides = dict(zip(matrix.overrides, values, strict=True))
                 for seed in seeds:
                     run = _resolve(scale, task, method, overrides, seed)
+                    keep_rule(run)
                     runs[run.run_id] = run
     return list(runs.values())
