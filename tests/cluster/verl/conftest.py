@@ -1,0 +1,57 @@
+"""A policy folder of the embedded engine and its problems. Everything here needs verl's environment."""
+
+import importlib.util
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+if importlib.util.find_spec("verl") is None:
+    collect_ignore_glob = ["test_*.py"]
+
+
+@pytest.fixture(scope="session")
+def policy_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """As `estr pretrain` leaves it, without the training; its head is large, so that entropies vary."""
+    import torch
+
+    from estr.embedded.policy import Policy, PolicyShape, save_policy
+    from estr.embedded.tokenizer import ChatTokenizer
+    from estr.tasks.dapo_math_laptop import DapoMathLaptop
+
+    folder = tmp_path_factory.mktemp("policy")
+    tokenizer = ChatTokenizer.from_words(DapoMathLaptop().vocabulary())
+    shape = PolicyShape(
+        vocab_size=len(tokenizer),
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=2,
+        max_position_embeddings=128,
+    )
+    policy = Policy(shape).initialize(0)
+    with torch.no_grad():
+        policy.get_parameter("model.embed_tokens.weight").mul_(8)
+    save_policy(policy, folder)
+    tokenizer.save(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def problems(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The laptop's DAPO-Math in verl's columns."""
+    from estr.tasks.dapo_math_laptop import DapoMathLaptop
+
+    path = tmp_path_factory.mktemp("data") / "train.parquet"
+    pd.DataFrame([problem.row() for problem in DapoMathLaptop().problems("train", 64, 0)]).to_parquet(path)
+    return path
+
+
+@pytest.fixture(autouse=True)
+def no_ray_left() -> Iterator[None]:
+    yield
+    subprocess.run([Path(sys.executable).with_name("ray"), "stop", "--force"], capture_output=True, check=False)
