@@ -100,6 +100,10 @@ def stability_frontier(folders: Sequence[Path], out_stem: Path) -> None:
         for ax, axis in zip(axes[0], axes_present, strict=True):
             _draw(ax, frame[frame["axis"] == axis], labels)
             ax.set_xlabel(AXES[axis])
+            if axis == "inter":
+                ax.xaxis.set_major_formatter("{x:.0f}")
+                ax.set_xticks([10, 20, 40, 80])
+                ax.minorticks_off()
         first = frame.iloc[0]
         text = f"{first['scale']} scale · {task_name(first['task'])} · {first['steps']} updates · majority of "
         style.add_footer(fig, f"{text}{first['n_seeds']} seeds · cross: next value tried, collapses")

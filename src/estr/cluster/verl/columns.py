@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -17,24 +16,22 @@ class MissingColumns(RuntimeError):
     """The rollout server did not return entropy or version, or not one of each per token."""
 
 
-@dataclass(frozen=True)
 class TokenColumns:
     """Entropy (float32, nats) and weight version (int64) of consecutive tokens, both [tokens].
 
-    An object of its own, not two lists: verl turns the lists of a batch into one array where their lengths agree.
+    Neither two lists, which verl would turn into one array where the lengths of a batch agree, nor a dataclass, which its
+    queue would turn into a dict: an object of a class that both leave alone.
 
     Raises:
         MissingColumns: the lengths differ.
     """
 
-    entropy: np.ndarray
-    weight_version: np.ndarray
-
-    def __post_init__(self) -> None:
-        if self.entropy.shape != self.weight_version.shape or self.entropy.ndim != 1:
+    def __init__(self, entropy: np.ndarray, weight_version: np.ndarray) -> None:
+        if entropy.shape != weight_version.shape or entropy.ndim != 1:
             raise MissingColumns(
-                f"entropy has shape {self.entropy.shape}, weight_version {self.weight_version.shape}; both need [tokens]"
+                f"entropy has shape {entropy.shape}, weight_version {weight_version.shape}; both need [tokens]"
             )
+        self.entropy, self.weight_version = entropy, weight_version
 
     @classmethod
     def of(cls, entropy: Sequence[float], weight_version: Sequence[int]) -> TokenColumns:

@@ -11,6 +11,9 @@ from verl.plugin.platform.platform_manager import PlatformRegistry
 class _Module(types.ModuleType):
     """torch.cpu, and nothing for what it lacks."""
 
+    def get_device_name(self, device=None):
+        return "CPU"
+
     def mem_get_info(self, device=None):
         return 0, 0
 
