@@ -27,11 +27,13 @@ def laptop_counterpart(name: str, sizes: dict[str, Any]) -> TrainableFromScratch
     return _LAPTOP[name](**sizes)
 
 
-def prepared_task(name: str, data: Path, retriever: str | Path | None, truncate: Truncate) -> Task:
+def prepared_task(
+    name: str, data: Path, retriever: str | Path | None, truncate: Truncate, *, search: bool = True
+) -> Task:
     """The task whose prepared sets lie in `data`: a published benchmark, or a laptop counterpart.
 
     A benchmark that searches asks `retriever` (a service's URL or an index), or else indexes the corpus in `data`;
-    `truncate` cuts its snippets.
+    `truncate` cuts its snippets. Without `search` it opens none of these, for who wants the reward alone.
 
     Raises:
         UserError: the data is missing or another task's, or there is nothing to search.
@@ -41,6 +43,6 @@ def prepared_task(name: str, data: Path, retriever: str | Path | None, truncate:
         if note["task"] != name:
             raise UserError(f"{data}: holds data of {note['task']}, not of {name}")
         return laptop_counterpart(name, note["counterpart"])
-    searches = "search" in note.get("tools", ())
+    searches = search and "search" in note.get("tools", ())
     backend = open_retriever(retriever or data) if searches else None
     return benchmark(name, data, search_backend=backend, truncate=truncate)

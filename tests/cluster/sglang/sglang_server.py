@@ -1,5 +1,6 @@
 """SGLang's HTTP server with the plugin, and the same policy in transformers to hold it against."""
 
+import json
 import os
 import random
 import subprocess
@@ -40,6 +41,17 @@ class Server:
         return Answer.of(
             ids, self.post("/generate", input_ids=list(ids), return_logprob=True, sampling_params=limits | sampling)
         )
+
+    def follow(self, ids: Sequence[int], tokens: int) -> None:
+        """Wait until a request of its own, beside the others, has got this many tokens; then drop it."""
+        limits = {"max_new_tokens": 2 * tokens, "ignore_eos": True, "temperature": 1.0}
+        body = {"input_ids": list(ids), "stream": True, "sampling_params": limits}
+        with httpx.stream("POST", f"{self.url}/generate", json=body, timeout=300) as response:
+            for line in response.iter_lines():
+                if line.startswith("data: {"):
+                    if json.loads(line[6:])["meta_info"]["completion_tokens"] >= tokens:
+                        return
+        raise AssertionError("the request ended early")
 
     def start(self, prompts: Sequence[Sequence[int]], tokens: int, **sampling: Any) -> list["Pending"]:
         return [Pending(self, ids, tokens, sampling) for ids in prompts]

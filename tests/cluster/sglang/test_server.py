@@ -1,7 +1,6 @@
 """Entropy, log-prob and version of every token against transformers, through everything that a rollout goes through."""
 
 import random
-import time
 from importlib.metadata import version
 
 import pytest
@@ -17,15 +16,6 @@ def prompt(seed: int, length: int) -> list[int]:
 
 
 LONG = 800
-
-
-def quarter(server: Server) -> float:
-    """Seconds in which four requests generate a quarter of `LONG` tokens, on a server that is warm."""
-    for _ in range(2):
-        start = time.monotonic()
-        for request in server.start([prompt(90 + seed, 24) for seed in range(4)], LONG // 4, temperature=1.0):
-            request.answer()
-    return time.monotonic() - start
 
 
 @pytest.mark.parametrize(
@@ -66,9 +56,8 @@ def test_greedy_reports_temperature_one(plain: Server, models: Models) -> None:
 
 def test_retract_with_weight_update(uncached: Server, models: Models) -> None:
     """The cache is computed anew: each token matches the weights of its stamp, before and after the switch."""
-    seconds = quarter(uncached)
     requests = uncached.start([prompt(seed, 24) for seed in range(4)], LONG, temperature=1.0)
-    time.sleep(seconds)
+    uncached.follow(prompt(90, 24), LONG // 4)
     uncached.post("/pause_generation", mode="retract")
     flush = version("sglang") != "0.5.12"  # whose server dies of it
     update = {"model_path": str(models.folders["B"]), "weight_version": "1", "flush_cache": flush}
@@ -84,9 +73,8 @@ def test_retract_with_weight_update(uncached: Server, models: Models) -> None:
 def test_abort_with_weight_update_and_resume(plain: Server, models: Models) -> None:
     """What verl does. The last test on this server: its weights are B's from here on."""
     prompts = [prompt(20 + seed, 24) for seed in range(4)]
-    seconds = quarter(plain)
     requests = plain.start(prompts, LONG, temperature=1.0)
-    time.sleep(seconds)
+    plain.follow(prompt(90, 24), LONG // 4)
     plain.post("/pause_generation", mode="abort")
     partial = [request.answer() for request in requests]
     ended = [(answer.finish, len(answer.tokens)) for answer in partial]

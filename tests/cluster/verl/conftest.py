@@ -1,6 +1,7 @@
 """A policy folder of the embedded engine and its problems. Everything here needs verl's environment."""
 
 import importlib.util
+import json
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -49,6 +50,29 @@ def problems(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("data") / "train.parquet"
     pd.DataFrame([problem.row() for problem in DapoMathLaptop().problems("train", 64, 0)]).to_parquet(path)
     return path
+
+
+@pytest.fixture(scope="session")
+def stories(tmp_path_factory: pytest.TempPathFactory):
+    """The laptop's GSM8K as a prepared folder which is a policy's folder as well, its tokenizer and its problems."""
+    import torch
+
+    from estr.embedded.policy import Policy, PolicyShape, save_policy
+    from estr.embedded.tokenizer import ChatTokenizer
+    from estr.tasks.gsm8k_laptop import Gsm8kLaptop
+
+    folder = tmp_path_factory.mktemp("gsm8k")
+    task = Gsm8kLaptop()
+    problems = task.problems("train", 64, 0)
+    (folder / "data.json").write_text(json.dumps({"task": "gsm8k", "counterpart": {}}))
+    pd.DataFrame([problem.row() for problem in problems]).to_parquet(folder / "train.parquet")
+    tokenizer = ChatTokenizer.from_words(task.vocabulary())
+    tokenizer.save(folder)
+    policy = Policy(PolicyShape(len(tokenizer), 32, 64, 2, 2, 2, 256)).initialize(0)
+    with torch.no_grad():
+        policy.get_parameter("model.embed_tokens.weight").mul_(8)
+    save_policy(policy, folder)
+    return folder, tokenizer, problems
 
 
 @pytest.fixture(autouse=True)

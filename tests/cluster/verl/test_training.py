@@ -1,5 +1,6 @@
 """Stock verl trainers on a CPU: real staleness, real aborts, and the mask inside verl against `estr.algorithm`."""
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ import torch
 from verl_runs import Finished, common_settings, run_verl, verl_environment
 
 from estr.algorithm import KeepRule, TokenSignals, build_rule
+from estr.tools.calculator import Calculator
 
 pytestmark = pytest.mark.slow
 
@@ -103,6 +105,44 @@ def test_fully_async(loss_mode: str, policy_folder: Path, problems: Path, tmp_pa
     size = (tokens["target_logprob"] - tokens["behavior_logprob"]).abs()
     assert size[tokens["weight_version"] == tokens["target_version"]].max() < 1e-5
     assert size[tokens["weight_version"] < tokens["target_version"]].max() > 1e-3
+
+
+def test_tool_agent(stories, tmp_path: Path) -> None:
+    """Our tools and our reward inside verl: every trajectory calls the calculator in its first turn."""
+    folder, tokenizer, _ = stories
+    call = ' <tool_call> {"name": "calculator", "arguments": {"expression": " 7 + 5 "}} </tool_call>'
+    forced = [*tokenizer.encode(call), tokenizer.end_id]
+    config = {"type": "native", "task": "gsm8k", "data": str(folder), "tokenizer": str(folder)}
+    tool = {"class_name": "estr.cluster.verl.task_tools.TaskTool", "config": config, "tool_schema": Calculator().schema}
+    (tmp_path / "tools.yaml").write_text(json.dumps({"tools": [tool]}))
+    settings = common_settings(folder, folder / "train.parquet", tmp_path, "estr", tau=0.01)
+    reward = "reward.custom_reward_function"
+    settings = [s for s in settings if not s.startswith((f"{reward}.path", "data.max_"))] + [
+        "data.max_prompt_length=64",
+        "data.max_response_length=48",
+        "actor_rollout_ref.rollout.multi_turn.enable=True",
+        "actor_rollout_ref.rollout.multi_turn.format=hermes",
+        "actor_rollout_ref.rollout.multi_turn.max_assistant_turns=3",
+        f"actor_rollout_ref.rollout.multi_turn.tool_config_path={tmp_path / 'tools.yaml'}",
+        f"{reward}.path=pkg://estr.cluster.verl.task_reward",
+        f"{reward}.name=score",
+        f"+{reward}.reward_kwargs={{task: gsm8k, data: {folder}}}",
+        "reward.reward_manager.source=importlib",
+        "reward.reward_manager.name=LastTurn",
+        "reward.reward_manager.module.path=pkg://estr.cluster.verl.task_reward",
+    ]
+    environment = verl_environment(tmp_path, ESTR_TEST_TOKEN_SECONDS="0.02", ESTR_TEST_FORCED=json.dumps(forced))
+    run = run_verl(SEPARATE, settings + separate_async(2), tmp_path, environment)
+    tokens = trained(run)
+    assert_masks_are(build_rule("entropy_scaled", tau=0.01), tokens)
+    fresh = (tokens["step"] % 2 == 1) & (tokens["weight_version"] == tokens["target_version"])
+    assert (tokens["target_logprob"] - tokens["behavior_logprob"]).abs()[fresh].max() < 1e-5
+    for _, trajectory in tokens.groupby("sequence"):
+        assert trajectory["token"].tolist()[: len(forced)] == forced
+        # the tool's turn lies between the call and what the policy writes next, and is no token of the policy
+        gaps = trajectory["position"].diff().fillna(1)
+        assert gaps.iloc[len(forced)] > 1
+    assert set(tokens["reward"]) <= {0.0, 1.0}
 
 
 def test_kill_and_resume(policy_folder: Path, problems: Path, tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from verl.workers.rollout.replica import TokenOutput
 
 from estr.cluster.verl.client import recording
 from estr.cluster.verl.columns import FIELD, MissingColumns, TokenColumns, outside
+from estr.cluster.verl.task_tools import TaskTool, problem_of
 
 
 class _Server:
@@ -83,4 +84,11 @@ class SingleTurn(CarryColumns, SingleTurnAgentLoop):
 
 @register("tool_agent")
 class ToolCalling(CarryColumns, ToolAgentLoop):
-    """Answers and tool calls in turns."""
+    """Answers and tool calls in turns; a `TaskTool` learns which problem the dialogue is about."""
+
+    async def run(self, sampling_params: dict[str, Any], **named: Any) -> AgentLoopOutput:
+        ours = [name for name, tool in self.tools.items() if isinstance(tool, TaskTool)]
+        if ours:
+            arguments = {"create_kwargs": {"problem": problem_of(named)}}
+            named["tools_kwargs"] = dict(named.get("tools_kwargs") or {}) | dict.fromkeys(ours, arguments)
+        return await super().run(sampling_params, **named)

@@ -1,6 +1,7 @@
 """A rollout replica that samples with transformers, token by token, and can be aborted between any two of them."""
 
 import asyncio
+import json
 import os
 
 import numpy as np
@@ -20,7 +21,11 @@ def server_name(replica_rank):
 
 
 class Server:
-    """verl's server interface. `ESTR_TEST_TOKEN_SECONDS` slows the sampling down, so that updates fall into trajectories."""
+    """verl's server interface.
+
+    `ESTR_TEST_TOKEN_SECONDS` slows the sampling down, so that updates fall into trajectories. `ESTR_TEST_FORCED` (ids) is
+    what a first turn begins with, whatever the policy thinks of it: an untrained one would never call a tool.
+    """
 
     def __init__(self, path, response_length, seed):
         from transformers import AutoModelForCausalLM
@@ -34,6 +39,7 @@ class Server:
         self.running = asyncio.Event()
         self.running.set()
         self.seconds = float(os.environ.get("ESTR_TEST_TOKEN_SECONDS", "0"))
+        self.forced = json.loads(os.environ.get("ESTR_TEST_FORCED", "[]"))
         self.active = 0
 
     async def generate(self, prompt_ids, sampling_params, request_id, **named):
@@ -43,6 +49,7 @@ class Server:
         tokens, logprobs, entropies, cache, reason = [], [], [], None, "length"
         version = self.global_steps
         inputs = torch.tensor([list(prompt_ids)])
+        forced = self.forced_after(list(prompt_ids))
         self.active += 1
         try:
             while len(tokens) < limit:
@@ -57,6 +64,8 @@ class Server:
                     chosen = torch.multinomial((logits / scale).softmax(-1), 1, generator=self.generator)
                 else:
                     chosen = logits.argmax(-1, keepdim=True)
+                if forced:
+                    chosen = torch.tensor([forced.pop(0)])
                 logprob, entropy = logprob_and_entropy(logits, chosen[0], scale)
                 tokens.append(int(chosen))
                 logprobs.append(float(logprob))
@@ -77,6 +86,16 @@ class Server:
             stop_reason=reason,
             extra_fields={"global_steps": version, FIELD: columns},
         )
+
+    def forced_after(self, prompt):
+        """What is left of the forced tokens: a resumed request may have some of them in its prompt."""
+        for done in range(len(self.forced), 0, -1):
+            part = self.forced[:done]
+            if done == len(self.forced) and any(prompt[i : i + done] == part for i in range(len(prompt))):
+                return []
+            if prompt[-done:] == part:
+                return self.forced[done:]
+        return list(self.forced)
 
     async def update_weights(self, state, global_steps):
         tied = self.model.config.tie_word_embeddings
