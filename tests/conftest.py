@@ -19,7 +19,8 @@ def workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]
 
 
 def _without_caches(folder: Path) -> Iterator[Path]:
-    loaders = (files.load_scale, files.load_sizes, files.load_task, files.load_method, files.load_experiment)
+    names = ("scale", "any_scale", "sizes", "task", "method", "experiment", "site")
+    loaders = [getattr(files, f"load_{name}") for name in names]
     for loader in loaders:
         loader.cache_clear()
     yield folder

@@ -14,8 +14,9 @@ from estr.config import RunConfig, load_scale, load_sizes
 from estr.embedded.interrupt import StopRequest
 from estr.evaluation.journal import Journal
 from estr.layout import Layout
+from estr.matched_budget import with_thresholds
 from estr.provenance import commit, machine, packages, write_json
-from estr.stages import inputs_hash, open_trainer, with_thresholds
+from estr.stages import inputs_hash, open_trainer
 
 Axis = Literal["learning_rate", "inter"]
 AXES: tuple[Axis, ...] = ("learning_rate", "inter")

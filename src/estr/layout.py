@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from estr.config import RunConfig
+from estr.config import Run
 from estr.errors import UserError
 
 PAPER = "paper"
@@ -34,16 +34,16 @@ class Layout:
     def calibration(self, task: str) -> Path:
         return self.root / "calibration" / f"{task}.json"
 
-    def throughput(self, config: RunConfig) -> Path:
+    def throughput(self, config: Run) -> Path:
         return self.root / "throughput" / config.task / config.label / f"seed{config.seed}"
 
     def sample(self, name: str) -> Path:
         return self.root / "samples" / name
 
-    def frontier(self, config: RunConfig, axis: str) -> Path:
+    def frontier(self, config: Run, axis: str) -> Path:
         return self.root / "frontier" / config.task / config.label / axis
 
-    def run(self, config: RunConfig) -> Path:
+    def run(self, config: Run) -> Path:
         return self.root / "runs" / config.task / config.label / f"seed{config.seed}"
 
 

@@ -5,8 +5,9 @@ import json
 import os
 import platform
 import subprocess
+from contextlib import suppress
 from functools import cache
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,10 @@ PACKAGES = (
     "pydantic",
     "snakemake",
     "mlflow",
+    "verl",
+    "sglang",
+    "ray",
+    "transformers",
 )
 
 
@@ -40,7 +45,12 @@ def _git(*arguments: str) -> str:
 
 
 def packages() -> dict[str, str]:
-    return {name: version(name) for name in PACKAGES}
+    """Versions of those that are installed; the environments of the two engines differ."""
+    found = {}
+    for name in PACKAGES:
+        with suppress(PackageNotFoundError):
+            found[name] = version(name)
+    return found
 
 
 def machine() -> dict[str, str | int]:

@@ -106,8 +106,8 @@ def switch_offset(weight_version: Tensor, mask: Tensor) -> Tensor:
     """Signed distance of each response token to the nearest version switch of its sequence, int64 `[batch, length]`.
 
     0 is the first token of a new version, -1 the last one before it. Of two equally near switches the later counts.
-    Distances are in response tokens: tool output (False in `mask`) is no distance; longer ones than `NO_SWITCH` - 1 are cut to
-    that. Tokens of a sequence without a switch get `NO_SWITCH`, and so does everything outside the mask.
+    Distances are in response tokens: tool output (False in `mask`) is no distance; longer ones than `NO_SWITCH` - 1 are
+    cut to that. Tokens of a sequence without a switch get `NO_SWITCH`, and so does everything outside the mask.
     """
     order = torch.where(mask, mask.cumsum(1) - 1, -1)  # place among the sequence's response tokens
     packed = torch.full_like(weight_version, -1)
@@ -116,7 +116,7 @@ def switch_offset(weight_version: Tensor, mask: Tensor) -> Tensor:
     switched = torch.zeros_like(mask)
     switched[:, 1:] = (packed[:, 1:] >= 0) & (packed[:, 1:] != packed[:, :-1])
     place = torch.arange(mask.shape[1]).expand_as(packed)
-    before = torch.where(switched, place, -NO_SWITCH**2).cummax(1).values
+    before = torch.where(switched, place, -(NO_SWITCH**2)).cummax(1).values
     after = torch.where(switched, place, NO_SWITCH**2).flip(1).cummin(1).values.flip(1)
     nearest = torch.where(after - place <= place - before, place - after, place - before)
     nearest = nearest.clamp(1 - NO_SWITCH, NO_SWITCH - 1)

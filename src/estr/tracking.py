@@ -17,7 +17,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from tqdm import tqdm
 
-from estr.config import RunConfig
+from estr.config import ClusterRun, RunConfig
+from estr.config import Run as AnyRun
 from estr.provenance import commit, file_digest, read_json, write_json
 
 if TYPE_CHECKING:
@@ -79,12 +80,12 @@ def open_study(scale: str, results: Path, uri: str | None, path: Path, live: boo
 class RunTracker:
     """The child run of one training run; opening it again continues the same MLflow run."""
 
-    def __init__(self, study: Study, config: RunConfig, run_id: str | None) -> None:
+    def __init__(self, study: Study, config: AnyRun, run_id: str | None) -> None:
         self._client = study.client()
         self.run_id = run_id or self._create(study, config).info.run_id
         self._client.update_run(self.run_id, status="RUNNING")
 
-    def _create(self, study: Study, config: RunConfig) -> "Run":
+    def _create(self, study: Study, config: AnyRun) -> "Run":
         tags = {
             "mlflow.runName": f"{config.task} {config.label} seed {config.seed}",
             "mlflow.parentRunId": study.parent_run_id,
@@ -99,7 +100,7 @@ class RunTracker:
         }
         return self._client.create_run(study.experiment_id, tags=tags)
 
-    def log_params(self, config: RunConfig, rule: Mapping[str, Any]) -> None:
+    def log_params(self, config: AnyRun, rule: Mapping[str, Any]) -> None:
         from mlflow.entities import Param
 
         content = config.model_dump(exclude={"thresholds", "rule"}) | {"rule": dict(rule)}
@@ -168,7 +169,8 @@ def _child(study: Study, client: "MlflowClient", folder: Path) -> str:
     if found and found[0].info.status == "FINISHED":
         client.set_tag(found[0].info.run_id, "mlflow.parentRunId", study.parent_run_id)
         return str(found[0].info.run_id)
-    config = RunConfig.model_validate(record["config"])
+    kind = ClusterRun if record["config"]["engine"] == "verl" else RunConfig
+    config = kind.model_validate(record["config"])
     tracker = RunTracker(study, config, found[0].info.run_id if found else None)
     for tag, value in ((DIGEST, digest), ("commit", record["commit"])):
         client.set_tag(tracker.run_id, tag, value)

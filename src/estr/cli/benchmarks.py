@@ -7,7 +7,7 @@ import click
 
 from estr.cli.commands import WARM_START
 from estr.cli.group import PATH, main, scale_options
-from estr.config import resolve
+from estr.config import ClusterScale, load_any_scale, load_site, resolve
 from estr.errors import UserError
 from estr.layout import PAPER, Layout
 from estr.scoring import DEFAULT_RULE, RULES, score_lines, scoring_rule
@@ -109,12 +109,25 @@ def evaluate(
 
 
 def _evaluate_run(task: str, label: str, seed: int, layout: Layout) -> None:
+    if isinstance(load_any_scale(layout.scale), ClusterScale):
+        _evaluate_on_sglang(task, label, seed, layout)
+        return
     from estr import evaluate_run
 
     if label == WARM_START:
         evaluate_run.evaluate_warm_start(layout, resolve(layout.scale, task, "sync", 0, check_thresholds=False))
     else:
         evaluate_run.evaluate(layout, resolve(layout.scale, task, label, seed, check_thresholds=False))
+
+
+def _evaluate_on_sglang(task: str, label: str, seed: int, layout: Layout) -> None:
+    from estr.cli.cluster import cluster_run
+    from estr.cluster.launch import evaluate as behind_sglang
+
+    if label == WARM_START:
+        behind_sglang.evaluate_warm_start(layout, cluster_run(layout.scale, task, "sync", 0), load_site())
+    else:
+        behind_sglang.evaluate(layout, cluster_run(layout.scale, task, label, seed), load_site())
 
 
 @main.command()

@@ -10,7 +10,20 @@ from typing import Literal
 import click
 
 from estr.cli.group import PATH, artifact_options, fail, main, scale_options
-from estr.config import Deviations, StudyConfig, configs_folder, expand, load_experiment, parse, read_yaml, resolve
+from estr.config import (
+    ClusterRun,
+    Deviations,
+    StudyConfig,
+    configs_folder,
+    expand,
+    load_any_scale,
+    load_experiment,
+    load_site,
+    parse,
+    read_yaml,
+    resolve,
+    resolve_any,
+)
 from estr.errors import UserError
 from estr.layout import PAPER, Layout, existing
 
@@ -80,15 +93,30 @@ def pretrain(task: str, scale: str, results: Path) -> None:
 def train(task: str, label: str, seed: int, scale: str, results: Path) -> None:
     """Train TASK with the method and overrides that LABEL names; a stopped run resumes.
 
-    Ctrl-C ends the run after the current step and leaves a checkpoint.
+    Ctrl-C ends the run after the current step and leaves a checkpoint. At a scale of the verl engine this is one
+    process per node of a Slurm job (docs/cluster.md), and a stopped run resumes at verl's last checkpoint.
     """
+    config = resolve_any(scale, task, label, seed)
+    if isinstance(config, ClusterRun):
+        _train_in_verl(Layout(results, scale), config)
+        return
     from estr.embedded.trainer import Interrupted
     from estr.stages import train as train_stage
 
     try:
-        train_stage(Layout(results, scale), resolve(scale, task, label, seed))
+        train_stage(Layout(results, scale), config)
     except Interrupted as stopped:
         fail(str(stopped), INTERRUPTED)
+
+
+def _train_in_verl(layout: Layout, config: ClusterRun) -> None:
+    from estr.cluster.launch.allocation import NodeLost
+    from estr.cluster.launch.driver import train as train_in_verl
+
+    try:
+        train_in_verl(layout, config, load_site())
+    except NodeLost as error:
+        fail(str(error), 1)
 
 
 @main.command()
@@ -98,9 +126,9 @@ def train(task: str, label: str, seed: int, scale: str, results: Path) -> None:
 @scale_options
 def calibrate(task: str, reference: str, seed: int, scale: str, results: Path) -> None:
     """Find the thresholds at which every baseline masks as many tokens as ESTR (matched budget)."""
-    from estr.stages import calibrate_matched_budget
+    from estr.matched_budget import calibrate_matched_budget
 
-    calibrate_matched_budget(Layout(results, scale), task, resolve(scale, task, reference, seed))
+    calibrate_matched_budget(Layout(results, scale), task, resolve_any(scale, task, reference, seed))
 
 
 @main.command()
@@ -250,10 +278,14 @@ def check_config() -> None:
     folder = configs_folder()
     parse(StudyConfig, read_yaml(folder / "config.yaml"), "configs/config.yaml")
     parse(Deviations, read_yaml(folder / "paper" / "deviations.yaml"), "configs/paper/deviations.yaml")
-    kinds = ("scales", "experiments", "methods", "tasks")
+    load_site()
+    kinds = ("scales", "experiments", "methods")
     names = {kind: sorted(path.stem for path in (folder / kind).glob("*.yaml")) for kind in kinds}
     for scale in names["scales"]:
-        for task, method in itertools.product(names["tasks"], names["methods"]):
-            resolve(scale, task, method, 0)
+        found = load_any_scale(scale)
+        for task, method in itertools.product(found.tasks, names["methods"]):
+            resolve_any(scale, task, method, 0)
         for name in names["experiments"]:
-            click.echo(f"{scale} {name}: {len(expand(load_experiment(name).runs, scale))} runs")
+            experiment = load_experiment(name)
+            if found.engine in experiment.engines:
+                click.echo(f"{scale} {name}: {len(expand(experiment.runs, scale))} runs")

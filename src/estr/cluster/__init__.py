@@ -1,1 +1,1 @@
-"""Paper scale: ESTR inside an unmodified verl (`estr.cluster.verl`) and SGLang (`estr.cluster.sglang`), and its launch."""
+"""Paper scale: ESTR in an unmodified verl (`estr.cluster.verl`) and SGLang (`estr.cluster.sglang`), and its launch."""

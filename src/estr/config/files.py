@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 import yaml
 from pydantic import BaseModel, ValidationError
 
+from estr.config.cluster import ClusterScale, Site
 from estr.config.sections import (
     COUNTERPARTS,
     ConcurrentSettings,
@@ -62,7 +63,27 @@ def _read(model: type[Model], kind: str, name: str) -> Model:
 
 @cache
 def load_scale(name: str) -> ScaleConfig:
-    return _read(ScaleConfig, "scales", name)
+    """A scale of the embedded engine."""
+    found = load_any_scale(name)
+    if isinstance(found, ClusterScale):
+        raise UserError(f"scale {name!r} trains in verl; this is for the embedded engine's: choose smoke or laptop")
+    return found
+
+
+@cache
+def load_any_scale(name: str) -> ScaleConfig | ClusterScale:
+    """A scale of either engine; the key `engine` says which."""
+    path = configs_folder() / "scales" / f"{name}.yaml"
+    content = read_yaml(path) if path.is_file() else None
+    cluster = isinstance(content, dict) and content.get("engine") == "verl"
+    return _read(ClusterScale, "scales", name) if cluster else _read(ScaleConfig, "scales", name)
+
+
+@cache
+def load_site() -> Site:
+    """`configs/site.yaml`."""
+    path = configs_folder() / "site.yaml"
+    return parse(Site, read_yaml(path), "configs/site.yaml")
 
 
 @cache

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from estr.config.files import load_method, load_scale, load_sizes, load_task, parse
+from estr.config.cluster import ClusterRun, ClusterScale
+from estr.config.files import load_any_scale, load_method, load_scale, load_sizes, load_task, parse
 from estr.config.sections import (
     Count,
     CounterpartSizes,
@@ -71,6 +72,10 @@ class RunConfig(Section):
         return hashlib.sha256(content.encode()).hexdigest()[:12]
 
 
+Run = RunConfig | ClusterRun
+"""A run of either engine."""
+
+
 def parse_label(label: str) -> tuple[str, dict[str, str | int | float]]:
     """`estr__intra=1__tau=0.7` -> ("estr", {"intra": 1, "tau": 0.7})."""
     method, *pairs = label.split("__")
@@ -86,7 +91,15 @@ def parse_label(label: str) -> tuple[str, dict[str, str | int | float]]:
 
 
 def resolve(scale: str, task: str, label: str, seed: int, *, check_thresholds: bool = True) -> RunConfig:
-    """The configuration of one run.
+    """The configuration of one run of the embedded engine; see `resolve_any`."""
+    load_scale(scale)
+    config = resolve_any(scale, task, label, seed, check_thresholds=check_thresholds)
+    assert isinstance(config, RunConfig)
+    return config
+
+
+def resolve_any(scale: str, task: str, label: str, seed: int, *, check_thresholds: bool = True) -> Run:
+    """The configuration of one run of either engine.
 
     Overrides name a staleness component (`intra`, `inter`), a training setting (`learning_rate`), a threshold of
     the method's rule (`tau`), or `thresholds=matched`: calibrate the rule to ESTR's masked fraction. Only the
@@ -102,11 +115,73 @@ def resolve(scale: str, task: str, label: str, seed: int, *, check_thresholds: b
     return config
 
 
-def _resolve(scale: str, task: str, method: str, overrides: Mapping[str, str | int | float], seed: int) -> RunConfig:
-    """`resolve` for overrides in any form, thresholds unchecked; the result's label is the shortest one."""
-    task_config, method_config, sizes = load_task(task), load_method(method), load_sizes(scale, task)
-    staleness = {} if method_config.synchronous else task_config.staleness.model_dump()
+def _resolve(scale: str, task: str, method: str, overrides: Mapping[str, str | int | float], seed: int) -> Run:
+    """`resolve_any` for overrides in any form, thresholds unchecked; the result's label is the shortest one."""
+    found = load_any_scale(scale)
+    if isinstance(found, ClusterScale):
+        return _resolve_cluster(found, scale, task, method, overrides, seed)
+    sizes = load_sizes(scale, task)
     train = sizes.train.model_dump()
+    chosen, _ = _choose(task, method, overrides, train)
+    del chosen["synchronous"]
+    content = chosen | {
+        "policy": sizes.policy.model_dump(),
+        "counterpart": sizes.counterpart.model_dump(),
+        "data": sizes.data.model_dump(),
+        "pretrain": sizes.pretrain.model_dump(),
+        "train": train,
+        "evaluation": sizes.evaluation.model_dump(),
+    }
+    known = {"scale": scale, "task": task, "method": method, "seed": seed, "engine": found.engine}
+    return parse(RunConfig, known | content, f"run {scale}/{task}/{method} with {dict(overrides)}, seed {seed}")
+
+
+def _resolve_cluster(
+    found: ClusterScale,
+    scale: str,
+    task: str,
+    method: str,
+    overrides: Mapping[str, str | int | float],
+    seed: int,
+) -> ClusterRun:
+    source = f"configs/scales/{scale}.yaml"
+    if task not in found.tasks:
+        raise UserError(f"{source}: key 'tasks' lacks the task {task!r}; it has {', '.join(found.tasks)}")
+    chosen = found.tasks[task]
+    train = found.train | chosen.train
+    content, stale = _choose(task, method, overrides, train)
+    given = load_task(task).staleness
+    # the paper's own staleness comes from its own threshold and interval; others are reached in proportion
+    # (docs/cluster.md)
+    if stale.get("inter", given.inter) != given.inter:
+        train["staleness_threshold"] = train["staleness_threshold"] * stale["inter"] / given.inter
+    if stale.get("intra", given.intra) != given.intra:
+        train["sync_interval"] = max(1, round(train["sync_interval"] * given.intra / max(stale["intra"], 1)))
+    if content["synchronous"]:
+        train |= {"staleness_threshold": 0, "sync_interval": 1, "partial_rollout": False}
+    content |= {
+        "scale": scale,
+        "task": task,
+        "method": method,
+        "seed": seed,
+        "engine": found.engine,
+        "reported": chosen.reported,
+        "policy": chosen.policy,
+        "train": train,
+        "resources": found.resources | chosen.resources,
+        "evaluation": found.evaluation | chosen.evaluation,
+    }
+    return parse(ClusterRun, content, f"run {scale}/{task}/{method} with {dict(overrides)}, seed {seed}")
+
+
+def _choose(
+    task: str, method: str, overrides: Mapping[str, str | int | float], train: dict[str, Any]
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What both engines take from task and method, overridden, and the staleness asked for; overrides of `train` go
+    into it.
+    """
+    task_config, method_config = load_task(task), load_method(method)
+    staleness = {} if method_config.synchronous else task_config.staleness.model_dump()
     thresholds = method_config.thresholds | task_config.thresholds.get(method, {})
     changed: dict[str, str | int | float] = {}
     for key, value in overrides.items():
@@ -123,31 +198,18 @@ def _resolve(scale: str, task: str, method: str, overrides: Mapping[str, str | i
             value = float(value)
         if section[key] != value:
             section[key] = changed[key] = value
-    return parse(
-        RunConfig,
-        {
-            "scale": scale,
-            "task": task,
-            "method": method,
-            "overrides": changed,
-            "seed": seed,
-            "engine": load_scale(scale).engine,
-            "staleness": {"intra": 0, "inter": 0} | staleness,
-            "rule": method_config.rule,
-            "thresholds": thresholds,
-            "matched_budget": "thresholds" in changed,
-            "policy": sizes.policy.model_dump(),
-            "counterpart": sizes.counterpart.model_dump(),
-            "data": sizes.data.model_dump(),
-            "pretrain": sizes.pretrain.model_dump(),
-            "train": train,
-            "evaluation": sizes.evaluation.model_dump(),
-        },
-        f"run {scale}/{task}/{method} with {dict(overrides)}, seed {seed}",
-    )
+    content = {
+        "overrides": changed,
+        "synchronous": method_config.synchronous,
+        "staleness": {"intra": 0, "inter": 0} | staleness,
+        "rule": method_config.rule,
+        "thresholds": thresholds,
+        "matched_budget": "thresholds" in changed,
+    }
+    return content, staleness
 
 
-def keep_rule(config: RunConfig) -> "KeepRule":
+def keep_rule(config: Run) -> "KeepRule":
     """The run's keep rule; an unknown rule or a bad threshold names the method's file."""
     from estr.algorithm.rules import build_rule
 
@@ -157,20 +219,31 @@ def keep_rule(config: RunConfig) -> "KeepRule":
         raise UserError(f"configs/methods/{config.method}.yaml or an override of it: {error}") from error
 
 
-def expand(matrices: Sequence[RunMatrix], scale: str) -> list[RunConfig]:
+def expand(matrices: Sequence[RunMatrix], scale: str) -> list[Run]:
     """Every run of the matrices at a scale, in the order of the file, each once."""
-    runs: dict[str, RunConfig] = {}
+    runs: dict[str, Run] = {}
     for matrix in matrices:
-        for task, method in itertools.product(matrix.tasks, matrix.methods):
-            seeds = load_sizes(scale, task).seeds
+        here = matrix.at.get(scale)
+        tasks = here.tasks if here and here.tasks is not None else matrix.tasks
+        options = here.overrides if here and here.overrides is not None else matrix.overrides
+        for task, method in itertools.product(tasks, matrix.methods):
+            seeds = seeds_of(scale, task)
             if isinstance(matrix.seeds, list):
                 seeds = matrix.seeds
             elif matrix.seeds is not None:
                 seeds = seeds[: matrix.seeds]
-            for values in itertools.product(*matrix.overrides.values()):
-                overrides = dict(zip(matrix.overrides, values, strict=True))
+            for values in itertools.product(*options.values()):
+                overrides = dict(zip(options, values, strict=True))
                 for seed in seeds:
                     run = _resolve(scale, task, method, overrides, seed)
                     keep_rule(run)
                     runs[run.run_id] = run
     return list(runs.values())
+
+
+def seeds_of(scale: str, task: str) -> list[int]:
+    """The seeds of a task at a scale."""
+    found = load_any_scale(scale)
+    if isinstance(found, ClusterScale):
+        return (found.tasks[task].seeds if task in found.tasks else None) or found.seeds
+    return load_sizes(scale, task).seeds

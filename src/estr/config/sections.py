@@ -209,6 +209,13 @@ class MethodConfig(Section):
     thresholds: dict[str, float | str]
 
 
+class MatrixAtScale(Section):
+    """What a matrix has at one scale in place of its own."""
+
+    tasks: list[str] | None = None
+    overrides: dict[str, list[str | int | float]] | None = None
+
+
 class RunMatrix(Section):
     """Every combination of tasks, methods and override values, with the scale's seeds: all, the first n, or a list."""
 
@@ -216,12 +223,14 @@ class RunMatrix(Section):
     methods: list[str]
     overrides: dict[str, list[str | int | float]] = {}
     seeds: Positive | list[Count] | None = None
+    at: dict[str, MatrixAtScale] = {}
 
 
 class ExperimentConfig(Section):
     """One file of `configs/experiments/`: what it trains, measures, samples, searches, and the artifacts made of it."""
 
     title: str
+    engines: list[Literal["embedded", "verl"]] = ["embedded", "verl"]
     runs: list[RunMatrix] = []
     measurements: list[RunMatrix] = []
     samples: list[str] = []

@@ -9,6 +9,6 @@ os.environ["TRITON_INTERPRET"] = "1"
 if importlib.util.find_spec("sglang") is None:
     collect_ignore_glob = ["*.py"]
 else:
-    from sglang_server import uncached, models, plain
+    from sglang_server import models, plain, uncached
 
-    __all__ = ["uncached", "models", "plain"]
+    __all__ = ["models", "plain", "uncached"]

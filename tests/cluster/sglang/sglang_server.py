@@ -48,9 +48,8 @@ class Server:
         body = {"input_ids": list(ids), "stream": True, "sampling_params": limits}
         with httpx.stream("POST", f"{self.url}/generate", json=body, timeout=300) as response:
             for line in response.iter_lines():
-                if line.startswith("data: {"):
-                    if json.loads(line[6:])["meta_info"]["completion_tokens"] >= tokens:
-                        return
+                if line.startswith("data: {") and json.loads(line[6:])["meta_info"]["completion_tokens"] >= tokens:
+                    return
         raise AssertionError("the request ended early")
 
     def start(self, prompts: Sequence[Sequence[int]], tokens: int, **sampling: Any) -> list["Pending"]:
@@ -162,7 +161,9 @@ def serve(models: Models, log: Path, *options: str) -> Iterator[Server]:
     command += ["--context-length", "1000", "--max-total-tokens", "8192", "--max-running-requests", "8"]
     command += ["--weight-version", "0", *options]
     with log.open("wb") as file:
-        process = subprocess.Popen(command, env=environment, stdout=file, stderr=subprocess.STDOUT, start_new_session=True)
+        process = subprocess.Popen(
+            command, env=environment, stdout=file, stderr=subprocess.STDOUT, start_new_session=True
+        )
     server = Server(f"http://127.0.0.1:{port}", process, log)
     try:
         _wait(server)

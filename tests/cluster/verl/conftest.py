@@ -32,7 +32,7 @@ def policy_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         num_hidden_layers=2,
         num_attention_heads=2,
         num_key_value_heads=2,
-        max_position_embeddings=128,
+        max_position_embeddings=512,
     )
     policy = Policy(shape).initialize(0)
     with torch.no_grad():

@@ -88,7 +88,10 @@ def test_resumed_segments_are_joined(config, monkeypatch) -> None:
 
 @pytest.mark.parametrize(
     ("damage", "says"),
-    [(lambda s: s.extra_fields.pop(FIELD), "no per-token entropy"), (lambda s: s.token_ids.append(9), "2 entropies for 3")],
+    [
+        (lambda s: s.extra_fields.pop(FIELD), "no per-token entropy"),
+        (lambda s: s.token_ids.append(9), "2 entropies for 3"),
+    ],
 )
 def test_missing_columns_travel_as_an_error(config, damage, says) -> None:
     broken = segment([1, 2], 0)
@@ -180,15 +183,13 @@ def test_sglang_server_adds_the_columns() -> None:
             yield {"output_ids": [4, 5], "meta_info": {"output_token_entropy": [0.1, 0.2]}}
 
     class VerlsServer:
-        global_steps = 7
-
         async def launch_server(self):
             self.tokenizer_manager = Manager()
 
         async def generate(self, prompt_ids, sampling_params, request_id):
             request = type("Request", (), {"rid": request_id})
             answer = await self.tokenizer_manager.generate_request(request, None).__anext__()
-            return TokenOutput(token_ids=answer["output_ids"], log_probs=[-1.0, -2.0], extra_fields={})
+            return TokenOutput(token_ids=answer["output_ids"], log_probs=[-1.0, -2.0], extra_fields={"global_steps": 7})
 
     async def ask():
         server = recording_server(VerlsServer)()

@@ -13,9 +13,9 @@ from verl.workers import engine_workers
 from verl.workers.config import FSDPActorConfig
 
 from estr.algorithm import TokenSignals, build_rule, objective
+from estr.cluster.loss_modes import LOSS_MODES
 from estr.cluster.verl import KeepRuleConfig, losses
 from estr.cluster.verl.columns import FIELD, OUTSIDE, MissingColumns, TokenColumns
-from estr.cluster.verl.settings import LOSS_MODES
 from estr.cluster.verl.updates import CLOCK, UpdateClock
 
 THRESHOLDS = {
@@ -90,10 +90,14 @@ def micro_batch(seed: int = 0, where: str = "own field") -> tuple[TensorDict, to
 
 
 def model_output(target: torch.Tensor, data: TensorDict) -> dict[str, torch.Tensor]:
-    """Log-probs of all tokens of all sequences in a row, each at the place of the token before it, as engines return them."""
+    """Log-probs of all tokens of all sequences in a row, each at the place of the token before it, as engines return
+    them.
+    """
     lengths = data["attention_mask"][:, PROMPT:].sum(1).tolist()
     zeros = target.new_zeros(PROMPT - 1)
-    return {"log_probs": torch.cat([torch.cat([zeros, row[:n], zeros[:1]]) for row, n in zip(target, lengths)])}
+    return {
+        "log_probs": torch.cat([torch.cat([zeros, row[:n], zeros[:1]]) for row, n in zip(target, lengths, strict=True)])
+    }
 
 
 @pytest.fixture(autouse=True)
@@ -140,7 +144,9 @@ def test_micro_batches_and_ranks_add_up() -> None:
 
 def test_staleness_is_measured() -> None:
     data, target, signals = micro_batch()
-    _, metrics = engine_workers.ppo_loss(config=actor_config("estr"), model_output=model_output(target, data), data=data)
+    _, metrics = engine_workers.ppo_loss(
+        config=actor_config("estr"), model_output=model_output(target, data), data=data
+    )
     last = signals.weight_version.masked_fill(~signals.response_mask, -1).amax(1)
     assert metrics["estr/staleness_inter"].aggregate() == pytest.approx(float((4 - last).float().mean()))
     assert metrics["estr/staleness_intra"].aggregate() == pytest.approx(float(last.float().mean()))
@@ -226,7 +232,7 @@ def test_other_aggregations_are_refused() -> None:
 
 def test_padding_rows_of_verl_may_carry_anything() -> None:
     """verl pads a batch with one-token rows that no mask counts and that clone another trajectory's fields."""
-    data, target, signals = micro_batch()
+    data, _, signals = micro_batch()
     columns = list(data[FIELD])
     mask = torch.cat([data["response_mask"], torch.zeros(1, LENGTH, dtype=torch.long)])
     padded = losses.align([*columns, columns[0]], mask.bool())

@@ -7,7 +7,6 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-
 from verl_runs import Finished, common_settings, run_verl, verl_environment
 
 from estr.algorithm import KeepRule, TokenSignals, build_rule

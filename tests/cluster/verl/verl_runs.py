@@ -13,6 +13,7 @@ from pathlib import Path
 import pandas as pd
 
 HERE = Path(__file__).parent
+REPOSITORY = HERE.parents[2]
 
 
 @dataclass(frozen=True)
@@ -111,7 +112,7 @@ def verl_environment(folder: Path, modules: str = "verl_on_cpu", **more: str) ->
     }
 
 
-FATAL = ("Error in _run_prompt", "Error in call to target")
+FATAL = ("Error in call to target",)
 """In the log of a run whose rollouts fail: verl would try again for ever."""
 
 

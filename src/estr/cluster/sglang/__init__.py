@@ -11,7 +11,7 @@ ADAPTERS = {"0.5.12": "estr.cluster.sglang.v0_5_12", "0.5.23": "estr.cluster.sgl
 
 
 def register() -> None:
-    """Hook into this process of SGLang. Raises `RuntimeError` for a version without adapter; SGLang logs it, no more."""
+    """Hook into this process of SGLang. Raises `RuntimeError` for a version without adapter, which SGLang only logs."""
     found = version("sglang")
     if found not in ADAPTERS:
         raise RuntimeError(f"estr has no adapter for SGLang {found}; there are {', '.join(ADAPTERS)}")

@@ -13,7 +13,14 @@ BLOCK = 4096
 
 
 @triton.jit
-def _row_entropy(logits, temperatures, entropy, vocabulary, stride, BLOCK: tl.constexpr):  # noqa: N803
+def _row_entropy(  # type: ignore[no-untyped-def]
+    logits,
+    temperatures,
+    entropy,
+    vocabulary,
+    stride,
+    BLOCK: tl.constexpr,  # noqa: N803
+):
     row = tl.program_id(0)
     inverse = 1.0 / tl.load(temperatures + row)
     largest = -float("inf")

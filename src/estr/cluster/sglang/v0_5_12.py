@@ -1,8 +1,9 @@
 """SGLang 0.5.12, which verl 0.9.1 pins: hooks around the sampler, the scheduler's output and the tokenizer manager.
 
-This version has no interface for values per token. Its `customized_info` comes close, but the tokenizer manager overwrites
-what was sent before (every 50 tokens) instead of appending, and it is indexed by the position in the batch, so that each
-request must carry the columns. The scheduler does not know the weight version; it is learned from the updates.
+This version has no interface for values per token. Its `customized_info` comes close, but the tokenizer manager
+overwrites what was sent before (every 50 tokens) instead of appending, and it is indexed by the position in the batch,
+so that each request must carry the columns. The scheduler does not know the weight version; it is learned from the
+updates.
 """
 
 from __future__ import annotations

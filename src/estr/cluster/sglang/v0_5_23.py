@@ -1,7 +1,7 @@
 """SGLang 0.5.23: its sampling observer, which is made for values per token, and one hook that installs it.
 
-The version is stamped when a token is sampled. SGLang's own `weight_versions` spans are off by one token after an in-place
-pause with the overlap scheduler.
+The version is stamped when a token is sampled. SGLang's own `weight_versions` spans are off by one token after an in-
+place pause with the overlap scheduler.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """verl's two agent loops, carrying entropy and weight version along with every token's log-prob.
 
-They replace the built-in ones under the same names, so that data sets, defaults and trainers need no other setting; beside
-the columns they change nothing. An agent loop of your own gets them from the mix-in: `class Mine(CarryColumns, MyLoop)`.
+They replace the built-in ones under the same names, so that data sets, defaults and trainers need no other setting;
+beside the columns they change nothing. An agent loop of your own gets them from the mix-in: `class Mine(CarryColumns,
+MyLoop)`.
 """
 
 from __future__ import annotations
@@ -39,11 +40,11 @@ class CarryColumns(AgentLoopBase):
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
-        self.server_manager = _Server(self.server_manager)
+        self.server_manager: _Server = _Server(self.server_manager)
         self._columns: TokenColumns | MissingColumns = TokenColumns.of([], [])
 
     async def run(self, sampling_params: dict[str, Any], **named: Any) -> AgentLoopOutput:
-        output = await super().run(sampling_params, **named)  # type: ignore[safe-super]
+        output = await super().run(sampling_params, **named)
         columns = self._columns
         if isinstance(columns, TokenColumns):
             columns = columns.first(len(output.response_ids))
@@ -70,7 +71,9 @@ class CarryColumns(AgentLoopBase):
         if isinstance(appended, MissingColumns):
             self._columns = appended
         elif len(appended) != edit.appended_token_count:
-            self._columns = MissingColumns(f"{len(appended)} entropies for {edit.appended_token_count} tokens of a turn")
+            self._columns = MissingColumns(
+                f"{len(appended)} entropies for {edit.appended_token_count} tokens of a turn"
+            )
         else:
             kept = max(len(self._columns) - edit.removed_prefix_token_count, 0)
             before = self._columns.first(kept).extend(outside(len(edit.inserted_token_ids)))

@@ -1,10 +1,10 @@
 """A client of the rollout servers that keeps what verl's own drops: each segment's entropies and weight versions.
 
-A trajectory that is aborted at a weight update is resumed as a new request. verl's client joins the tokens and log-probs of
-these segments and forgets their other fields, so the columns are collected one call further down.
+A trajectory that is aborted at a weight update is resumed as a new request. verl's client joins the tokens and log-
+probs of these segments and forgets their other fields, so the columns are collected one call further down.
 
-Missing columns travel as the error that says so: raised here it would only make verl try the prompt again, for ever. The
-loss raises it, which ends the run.
+Missing columns travel as the error that says so: raised here it would only make verl try the prompt again, for ever.
+The loss raises it, which ends the run.
 """
 
 from __future__ import annotations
@@ -79,8 +79,8 @@ def join(segments: list[TokenOutput], tokens: int) -> TokenColumns:
             raise found
         if found is None:
             raise MissingColumns(
-                "the rollout server returned no per-token entropy. ESTR needs rollout.name=sglang with the SGLang plugin "
-                "of estr installed on the rollout nodes, and calculate_log_probs=True; see docs/use_in_verl.md"
+                "the rollout server returned no per-token entropy. ESTR needs rollout.name=sglang with estr's SGLang "
+                "plugin installed on the rollout nodes, and calculate_log_probs=True; see docs/use_in_verl.md"
             )
         if len(found) != len(segment.token_ids):
             raise MissingColumns(f"{len(found)} entropies for {len(segment.token_ids)} tokens of a segment")

@@ -19,8 +19,8 @@ class MissingColumns(RuntimeError):
 class TokenColumns:
     """Entropy (float32, nats) and weight version (int64) of consecutive tokens, both [tokens].
 
-    Neither two lists, which verl would turn into one array where the lengths of a batch agree, nor a dataclass, which its
-    queue would turn into a dict: an object of a class that both leave alone.
+    Neither two lists, which verl would turn into one array where the lengths of a batch agree, nor a dataclass, which
+    its queue would turn into a dict: an object of a class that both leave alone.
 
     Raises:
         MissingColumns: the lengths differ.

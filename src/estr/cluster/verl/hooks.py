@@ -6,7 +6,8 @@
 | agent loops `single_turn_agent`, `tool_agent` | verl's registry: subclasses under the same names |
 | rollout replica `sglang` | verl's registry: a subclass that also returns entropy and version |
 | `verl.workers.engine_workers.ppo_loss` | wrapped: verl's own passes a loss only log-probs, advantages and the mask |
-| `ActorRolloutRefWorker.update_weights` | wrapped: notes the version that the trainer pushed, for the measured staleness |
+| `ActorRolloutRefWorker.update_weights` | wrapped: notes the version that the trainer pushed, for the measured
+staleness |
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Every keep rule as a policy loss of verl. The formulas are `estr.algorithm`'s; here they meet verl's tensors.
 
-verl hands a registered loss the log-probs, advantages and the mask of a micro-batch. Entropy and weight version reach it
-around verl's `ppo_loss` (`with_columns`), which keeps its KL and entropy terms, its normalization and its metrics.
+verl hands a registered loss the log-probs, advantages and the mask of a micro-batch. Entropy and weight version reach
+it around verl's `ppo_loss` (`with_columns`), which keeps its KL and entropy terms, its normalization and its metrics.
 """
 
 from __future__ import annotations
@@ -17,11 +17,13 @@ from tensordict import TensorDict
 from torch import Tensor
 from verl.trainer.ppo.core_algos import register_policy_loss
 from verl.utils.metric import AggregationType, Metric
+from verl.workers.utils.padding import no_padding_2_padding
 
 from estr.algorithm import ObjectiveOutput, TokenSignals, objective
+from estr.cluster.loss_modes import LOSS_MODES
 from estr.cluster.verl.columns import FIELD, OUTSIDE, MissingColumns, TokenColumns
 from estr.cluster.verl.record import Recorder
-from estr.cluster.verl.settings import LOSS_MODES, keep_rule
+from estr.cluster.verl.settings import keep_rule
 from estr.cluster.verl.sums import MEANS, TOKEN_FRACTIONS, largest, token_sums, trajectory_sums
 from estr.cluster.verl.updates import CLOCK
 
@@ -30,8 +32,8 @@ LIVE = {name: name for name in (*TOKEN_FRACTIONS, *MEANS["usable"])} | {
     "masked_entropy": "masked_entropy_per_token",
     "kept_entropy": "kept_entropy_per_token",
 }
-"""What is logged while verl trains, by its name below `estr/`; the last two, divided by the masked and the kept fraction,
-are the mean entropies of those tokens."""
+"""What is logged while verl trains, by its name below `estr/`; the last two, divided by the masked and the kept
+fraction, are the mean entropies of those tokens."""
 
 
 @dataclass
@@ -40,6 +42,7 @@ class _MicroBatch:
 
     columns: Sequence[TokenColumns | MissingColumns | None]
     behavior_logprob: Tensor
+    target_entropy: Tensor | None = None
     signals: TokenSignals | None = None
     output: ObjectiveOutput | None = None
 
@@ -55,7 +58,12 @@ def with_columns(ppo_loss: Loss) -> Loss:
     ) -> tuple[Tensor, dict[str, Any]]:
         if config.policy_loss.get("loss_mode", "vanilla") not in LOSS_MODES:
             return ppo_loss(config=config, model_output=model_output, data=data, dp_group=dp_group)
-        batch = _MicroBatch(trajectory_columns(data), _behavior_logprob(data))
+        entropy = model_output.get("entropy")  # of the trained policy, with actor.calculate_entropy=True
+        batch = _MicroBatch(
+            trajectory_columns(data),
+            _behavior_logprob(data),
+            None if entropy is None else no_padding_2_padding(entropy, data).detach(),
+        )
         token = _current.set(batch)
         try:
             loss, metrics = ppo_loss(config=config, model_output=model_output, data=data, dp_group=dp_group)
@@ -79,8 +87,8 @@ def keep_gated_loss(
 ) -> tuple[Tensor, dict[str, Any]]:
     """Eq. 19 on one micro-batch, as verl calls a policy loss; all tensors [batch, length].
 
-    The behavior policy is the one that sampled (`rollout_log_probs`), so `old_log_prob` must be the same, which is verl's
-    bypass mode. The denominator is the response tokens of the global mini-batch; verl averages gradients over
+    The behavior policy is the one that sampled (`rollout_log_probs`), so `old_log_prob` must be the same, which is
+    verl's bypass mode. The denominator is the response tokens of the global mini-batch; verl averages gradients over
     data-parallel ranks, so the loss is multiplied by their number, as verl's own token-mean is.
 
     Raises:
@@ -172,7 +180,9 @@ def align(columns: Sequence[TokenColumns | MissingColumns | None], response_mask
         entropy[row, :last] = torch.from_numpy(found.entropy[:last].copy())
         version[row, :last] = torch.from_numpy(found.weight_version[:last].copy())
         if (version[row][mask] == OUTSIDE).any():
-            raise MissingColumns(f"trajectory {row} of a micro-batch: the columns and the response mask are not aligned")
+            raise MissingColumns(
+                f"trajectory {row} of a micro-batch: the columns and the response mask are not aligned"
+            )
     return entropy.to(response_mask.device), version.to(response_mask.device)
 
 
@@ -183,7 +193,9 @@ def _list(data: TensorDict, key: str) -> list[Any]:
 
 def _behavior_logprob(data: TensorDict) -> Tensor:
     if "rollout_log_probs" not in data.keys():
-        raise MissingColumns("the batch has no rollout_log_probs: set actor_rollout_ref.rollout.calculate_log_probs=True")
+        raise MissingColumns(
+            "the batch has no rollout_log_probs: set actor_rollout_ref.rollout.calculate_log_probs=True"
+        )
     return data.select("rollout_log_probs").to_padded_tensor()["rollout_log_probs"]
 
 
@@ -196,7 +208,7 @@ def _metrics(batch: _MicroBatch, config: Any, data: TensorDict) -> dict[str, Met
     signals, keep = batch.signals, batch.output.keep
     per_token = token_sums(signals, keep, batch.output.diagnostics)
     per_trajectory = trajectory_sums(signals, keep, target)
-    peaks = largest(signals, target)
+    peaks = largest(signals, target, batch.target_entropy)
     recorder = Recorder.of(config.policy_loss)
     if recorder is not None:
         step = CLOCK.step(config.policy_loss.updates_per_version)

@@ -1,14 +1,15 @@
 """What a trainer process writes about each micro-batch, for `metrics.parquet` and `tokens.parquet` of the run.
 
 One JSON line per micro-batch in `sums-rank<r>.jsonl`, and the tokens of chosen updates in `tokens-rank<r>-<n>.parquet`.
-`estr.cluster.launch.export` joins them. A line carries the attempt, so that an update which was done again after a crash
-counts once.
+`estr.cluster.launch.export` joins them. A line carries the attempt, so that an update which was done again after a
+crash counts once.
 """
 
 from __future__ import annotations
 
 import json
 import sys
+import time
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -42,7 +43,13 @@ class Recorder:
         return _recorder(folder, settings.attempt, settings.tokens_first, settings.tokens_every)
 
     def add(
-        self, step: int, target_version: int, signals: TokenSignals, keep: Tensor, data: TensorDict, sums: dict[str, float]
+        self,
+        step: int,
+        target_version: int,
+        signals: TokenSignals,
+        keep: Tensor,
+        data: TensorDict,
+        sums: dict[str, float],
     ) -> None:
         """Append one micro-batch; `sums` are over its tokens and trajectories."""
         rows = signals.response_mask.any(1).cpu()
@@ -53,7 +60,9 @@ class Recorder:
             "target_version": target_version,
             "response_tokens": signals.response_tokens,
             "trajectories": int(rows.sum()),
+            "time": time.time(),
             "rewards": reward[rows].tolist(),
+            "turns": [count for count, real in zip(turns(data), rows.tolist(), strict=True) if real],
             "groups": [group for group, real in zip(groups(data), rows.tolist(), strict=True) if real],
             **sums,
         }
@@ -89,10 +98,20 @@ def rewards(data: TensorDict) -> Tensor:
 
 def groups(data: TensorDict) -> list[str]:
     """The problem that each trajectory answers, by verl's `uid`."""
-    if "uid" not in data.keys():
-        return [""] * len(data)
-    values = data.get("uid")
-    return [str(value) for value in (values.tolist() if hasattr(values, "tolist") else [values.data] * len(data))]
+    return [str(value) for value in _values(data, "uid", "")]
+
+
+def turns(data: TensorDict) -> list[int]:
+    """Assistant turns of each trajectory; verl counts the user's and the tools' with them."""
+    name = "num_turns" if "num_turns" in data.keys() else "__num_turns__"
+    return [int(value) // 2 for value in _values(data, name, 0)]
+
+
+def _values(data: TensorDict, name: str, default: Any) -> list[Any]:
+    if name not in data.keys():
+        return [default] * len(data)
+    values = data.get(name)
+    return list(values.tolist()) if hasattr(values, "tolist") else [values.data] * len(data)
 
 
 def _padded(data: TensorDict, name: str) -> Tensor:

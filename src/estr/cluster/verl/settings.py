@@ -9,23 +9,13 @@ from typing import Any
 from verl.workers.config import PolicyLossConfig
 
 from estr.algorithm import KeepRule, build_rule
-
-LOSS_MODES = {
-    "estr": "entropy_scaled",
-    "icepop": "ratio_interval",
-    "kpop": "binary_kl",
-    "m2po": "second_moment",
-    "fixed_magnitude": "fixed_magnitude",
-    "exploration_preserving": "exploration_preserving",
-    "outlier_suppressing": "outlier_suppressing",
-    "keep_all": "keep_all",
-}
-"""`actor.policy_loss.loss_mode` -> keep rule of `estr.algorithm`."""
+from estr.cluster.loss_modes import LOSS_MODES
 
 
 @dataclass
 class KeepRuleConfig(PolicyLossConfig):
-    """`actor_rollout_ref.actor.policy_loss._target_=estr.cluster.verl.KeepRuleConfig` for other thresholds than the defaults.
+    """`actor_rollout_ref.actor.policy_loss._target_=estr.cluster.verl.KeepRuleConfig` for other thresholds than the
+    defaults.
 
     Attributes:
         thresholds: of the rule, by name: `+actor_rollout_ref.actor.policy_loss.thresholds.tau=1.0`.

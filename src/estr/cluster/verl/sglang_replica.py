@@ -1,8 +1,10 @@
-"""verl's SGLang replica, returning the columns that the SGLang plugin of estr (`estr.cluster.sglang`) adds to `meta_info`.
+"""verl's SGLang replica, returning the columns that the SGLang plugin of estr (`estr.cluster.sglang`) adds to
+`meta_info`.
 
-verl's server reads log-probs out of `meta_info` and drops the rest, so the rest is noted where SGLang hands it over, by the
-id of the request. The weight version is verl's `global_steps`: verl tells SGLang no version when it pushes weights, and it
-aborts every request before a push, so that a segment has one version (estr's own replicas send the version along).
+verl's server reads log-probs out of `meta_info` and drops the rest, so the rest is noted where SGLang hands it over, by
+the id of the request. The weight version is verl's `global_steps` when the answer arrives: verl tells SGLang no version
+when it pushes weights, but it aborts every request and waits for its answer before a push, so that a segment has one
+version. (Not the version when the request was sent: SGLang holds back what arrives during a push.)
 """
 
 from __future__ import annotations
@@ -57,11 +59,11 @@ def recording_server(base: type) -> type:
         async def generate(
             self, prompt_ids: Any, sampling_params: dict[str, Any], request_id: str, *rest: Any, **named: Any
         ) -> TokenOutput:
-            version = self.global_steps
             output: TokenOutput = await super().generate(prompt_ids, sampling_params, request_id, *rest, **named)
+            version = output.extra_fields.get("global_steps") or 0
             meta = self._meta.pop(request_id, {})
             try:
-                output.extra_fields[FIELD] = columns(meta, len(output.token_ids), version or 0)
+                output.extra_fields[FIELD] = columns(meta, len(output.token_ids), version)
             except MissingColumns as error:
                 output.extra_fields[FIELD] = error
             return output
@@ -91,8 +93,8 @@ def columns(meta: dict[str, Any], tokens: int, version: int) -> TokenColumns:
     entropy = meta.get(ENTROPY)
     if entropy is None and tokens:
         raise MissingColumns(
-            "SGLang returned no entropy: its plugin `estr` did not load. Install estr beside SGLang on the rollout nodes; a "
-            "plugin that fails is only logged by SGLang, so look into its log for 'estr'"
+            "SGLang returned no entropy: its plugin `estr` did not load. Install estr beside SGLang on the rollout "
+            "nodes; SGLang only logs a plugin that fails, so look for 'estr' in its log"
         )
     if entropy is not None and tokens == 0:
         entropy = []  # verl drops the tokens of an answer whose log-probs do not match

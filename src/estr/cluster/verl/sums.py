@@ -13,8 +13,8 @@ MEANS = {
     "dropped": ("masked_entropy", "ratio_deviation_masked", "kl_to_behavior_masked"),
     "kept": ("kept_entropy", "ratio_deviation_kept", "kl_to_behavior_kept"),
 }
-"""Diagnostics that are means over a subset of the response tokens: those with finite signals, and of these the masked and
-the kept ones."""
+"""Diagnostics that are means over a subset of the response tokens: those with finite signals, and of these the masked
+and the kept ones."""
 
 
 def token_sums(signals: TokenSignals, keep: Tensor, diagnostics: dict[str, float]) -> dict[str, float]:
@@ -42,15 +42,20 @@ def trajectory_sums(signals: TokenSignals, keep: Tensor, target_version: int) ->
     }
 
 
-def largest(signals: TokenSignals, target_version: int) -> dict[str, float]:
-    """The largest staleness of a trajectory and the largest |log-ratio|; -1 and NaN of an empty micro-batch."""
+def largest(signals: TokenSignals, target_version: int, target_entropy: Tensor | None = None) -> dict[str, float]:
+    """The largest staleness of a trajectory (-1 if there is none) and the largest |log-ratio| of a token.
+
+    With the trained policy's own entropy [batch, length] also the largest |H_trained - H_behavior|: on fresh weights
+    what the two engines disagree by.
+    """
     rows = signals.response_mask.any(1)
-    if not rows.any():
-        return {"staleness_intra_max": -1.0, "staleness_inter_max": -1.0, "log_ratio_max": torch.nan}
-    measured = staleness(signals.weight_version[rows], signals.response_mask[rows], target_version)
     size = torch.where(signals.usable, signals.log_ratio.detach().abs(), 0)
-    return {
-        "staleness_intra_max": float(measured.intra.max()),
-        "staleness_inter_max": float(measured.inter.max()),
-        "log_ratio_max": float(size.max()),
-    }
+    peaks = {"staleness_intra_max": -1.0, "staleness_inter_max": -1.0, "log_ratio_max": float(size.max())}
+    if rows.any():
+        measured = staleness(signals.weight_version[rows], signals.response_mask[rows], target_version)
+        peaks["staleness_intra_max"] = float(measured.intra.max())
+        peaks["staleness_inter_max"] = float(measured.inter.max())
+    if target_entropy is not None:
+        shift = torch.where(signals.usable, (target_entropy - signals.entropy).abs(), 0)
+        peaks["entropy_shift_max"] = float(shift.max())
+    return peaks

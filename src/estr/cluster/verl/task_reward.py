@@ -1,7 +1,7 @@
 """The rewards of our benchmarks inside verl: the last turn of a dialogue is what is scored.
 
-`reward.reward_manager` = `LastTurn` picks that turn, where verl's own manager scores all the text, tool output included;
-`reward.custom_reward_function` = `score` is the task's rule, or a judge.
+`reward.reward_manager` = `LastTurn` picks that turn, where verl's own manager scores all the text, tool output
+included; `reward.custom_reward_function` = `score` is the task's rule, or a judge.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The tools of our benchmarks as verl's native tools, so that a policy meets the same ones in training and evaluation."""
+"""The tools of our benchmarks as verl's native tools: a policy meets the same ones in training and evaluation."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ class TaskTool(BaseTool):
     Config: `task`, `data` (the prepared folder), `tokenizer` (the policy's folder: output is cut in its tokens), and
     `retriever` (a search service's URL or an index) where the task searches.
 
-    What a policy did wrong is answered with an error text. A retriever that stays away is waited for: an error text would
-    be trained on.
+    What a policy did wrong is answered with an error text. A retriever that stays away is waited for: an error text
+    would be trained on.
     """
 
     def __init__(self, config: dict[str, Any], tool_schema: OpenAIFunctionToolSchema) -> None:

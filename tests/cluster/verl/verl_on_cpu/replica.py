@@ -23,8 +23,8 @@ def server_name(replica_rank):
 class Server:
     """verl's server interface.
 
-    `ESTR_TEST_TOKEN_SECONDS` slows the sampling down, so that updates fall into trajectories. `ESTR_TEST_FORCED` (ids) is
-    what a first turn begins with, whatever the policy thinks of it: an untrained one would never call a tool.
+    `ESTR_TEST_TOKEN_SECONDS` slows the sampling down, so that updates fall into trajectories. `ESTR_TEST_FORCED` (ids)
+    is what a first turn begins with, whatever the policy thinks of it: an untrained one would never call a tool.
     """
 
     def __init__(self, path, response_length, seed):
@@ -136,6 +136,8 @@ class Replica(RolloutReplica):
 class Adapter(BaseRollout):
     """Takes the weights on the rollout's side of the checkpoint engine to the server."""
 
+    server_name = staticmethod(server_name)
+
     def __init__(self, config, model_config, device_mesh, replica_rank=None, **named):
         super().__init__(config, model_config, device_mesh)
         rank = int(os.environ.get("RANK", 0))
@@ -150,7 +152,7 @@ class Adapter(BaseRollout):
                 state[name] = weight.detach().float().cpu().clone()
         else:
             state = {name: weight.detach().float().cpu().clone() for name, weight in weights}
-        await ray.get_actor(server_name(self.replica_rank)).update_weights.remote(state, global_steps)
+        await ray.get_actor(self.server_name(self.replica_rank)).update_weights.remote(state, global_steps)
 
     async def resume(self, tags):
         pass

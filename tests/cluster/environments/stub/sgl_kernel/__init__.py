@@ -11,7 +11,7 @@ __path__: list[str] = []
 
 
 def _functions_of(module):
-    def __getattr__(name):
+    def function(name):
         if name.startswith("__"):
             raise AttributeError(name)
 
@@ -21,7 +21,7 @@ def _functions_of(module):
         missing.__name__ = name
         return missing
 
-    return __getattr__
+    return function
 
 
 __getattr__ = _functions_of(__name__)

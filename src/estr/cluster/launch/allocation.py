@@ -1,0 +1,145 @@
+"""A Ray cluster over the nodes of a Slurm job: one process of ours per node, the first of which is Ray's head."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from estr.errors import UserError
+
+START_SECONDS = 600.0
+POLL_SECONDS = 2.0
+
+
+class NodeLost(RuntimeError):
+    """A node left the cluster while the job ran."""
+
+
+@dataclass(frozen=True)
+class Allocation:
+    """The place of this process among those of the job; `rank` 0 starts the trainer."""
+
+    rank: int
+    nodes: int
+    head: str
+    port: int
+    gpus: int
+
+    @classmethod
+    def of_this_job(cls, nodes: int, gpus: int, port: int, environment: Mapping[str, str] = os.environ) -> Allocation:
+        """From the variables of `srun`; outside Slurm this machine alone.
+
+        Raises:
+            UserError: the job has another number of tasks than the run has nodes.
+        """
+        tasks = int(environment.get("SLURM_NTASKS", "1"))
+        if tasks != nodes:
+            raise UserError(
+                f"the run needs {nodes} nodes with one task each, this job has {tasks}: start it with "
+                f"srun --nodes={nodes} --ntasks={nodes} --ntasks-per-node=1"
+            )
+        head = environment.get("ESTR_HEAD") or _first_node(environment)
+        return cls(int(environment.get("SLURM_PROCID", "0")), tasks, head, port, gpus)
+
+    @property
+    def address(self) -> str:
+        return f"{self.head}:{self.port}"
+
+
+def _first_node(environment: Mapping[str, str]) -> str:
+    listed = environment.get("SLURM_JOB_NODELIST") or environment.get("SLURM_NODELIST")
+    if listed is None:
+        return "127.0.0.1"
+    command = ["scontrol", "show", "hostnames", listed]
+    name = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()[0]
+    return socket.gethostbyname(name)
+
+
+def _ray(*arguments: str) -> list[str]:
+    return [str(Path(sys.executable).with_name("ray")), *arguments]
+
+
+@contextlib.contextmanager
+def head_node(allocation: Allocation, environment: Mapping[str, str]) -> Iterator[Node]:
+    """Ray's head here; it is up when all nodes have joined, and stopped at the end.
+
+    Raises:
+        UserError: a node does not join in time.
+    """
+    options = [
+        "--head",
+        f"--node-ip-address={allocation.head}",
+        f"--port={allocation.port}",
+        "--dashboard-host=127.0.0.1",
+    ]
+    with _node([*options, "--include-dashboard=false"], allocation, environment) as node:
+        _wait_for(allocation, node, environment)
+        yield node
+
+
+@contextlib.contextmanager
+def worker_node(allocation: Allocation, environment: Mapping[str, str]) -> Iterator[Node]:
+    """A node that joins the head; tried again until the head is there."""
+    with _node([f"--address={allocation.address}"], allocation, environment) as node:
+        yield node
+
+
+@dataclass(frozen=True)
+class Node:
+    """`ray start --block` on this machine."""
+
+    process: subprocess.Popen[bytes]
+
+    def alive(self) -> bool:
+        return self.process.poll() is None
+
+
+@contextlib.contextmanager
+def _node(options: list[str], allocation: Allocation, environment: Mapping[str, str]) -> Iterator[Node]:
+    command = _ray("start", "--block", f"--num-gpus={allocation.gpus}", *options)
+    process = subprocess.Popen(command, env=dict(environment), stdout=sys.stderr, start_new_session=True)
+    try:
+        yield Node(process)
+    finally:
+        for how in (signal.SIGTERM, signal.SIGKILL):
+            if process.poll() is None:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, how)
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(timeout=20)
+
+
+def _wait_for(allocation: Allocation, node: Node, environment: Mapping[str, str]) -> None:
+    deadline = time.monotonic() + START_SECONDS
+    joined = 0
+    while time.monotonic() < deadline:
+        if not node.alive():
+            raise UserError(f"Ray's head did not start on {allocation.address}; is the port taken? (configs/site.yaml)")
+        joined = living_nodes(allocation, environment)
+        if joined >= allocation.nodes:
+            return
+        time.sleep(POLL_SECONDS)
+    raise UserError(f"{joined} of {allocation.nodes} nodes joined {allocation.address} within {START_SECONDS:.0f} s")
+
+
+_COUNT = (
+    "import ray, sys; ray.init(address=sys.argv[1], log_to_driver=False); print(sum(n['Alive'] for n in ray.nodes()))"
+)
+
+
+def living_nodes(allocation: Allocation, environment: Mapping[str, str]) -> int:
+    """Nodes of the cluster that answer; 0 if the head does not."""
+    command = [sys.executable, "-c", _COUNT, allocation.address]
+    try:
+        done = subprocess.run(command, env=dict(environment), capture_output=True, text=True, timeout=60, check=False)
+    except subprocess.TimeoutExpired:
+        return 0
+    return int(done.stdout.split()[-1]) if done.returncode == 0 and done.stdout.split() else 0

@@ -1,0 +1,236 @@
+"""`estr train` at a scale of the verl engine: one process of it runs on every node of the Slurm job.
+
+The first node starts Ray's head and the trainer, the others join. A run is done when its last update is recorded and
+its last checkpoint is there, whatever verl's exit code says; a lost node ends the job, and the next attempt resumes
+from the last checkpoint.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import logging
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from estr.cluster.launch.allocation import Allocation, Node, NodeLost, head_node, living_nodes, worker_node
+from estr.cluster.launch.command import Command, Place, tool_file, verl_command
+from estr.cluster.launch.export import export, last_update, updates_done_again
+from estr.config import ClusterRun, Site, keep_rule
+from estr.errors import UserError
+from estr.layout import Layout, existing
+from estr.matched_budget import with_thresholds
+from estr.provenance import file_digest, read_json, write_json
+from estr.run_record import run_record
+from estr.tasks import prepared_task
+from estr.tasks.base import Problem
+from estr.tasks.retrieval import cut_characters
+
+CHECK_SECONDS = 30.0
+logger = logging.getLogger(__name__)
+
+
+def train(layout: Layout, config: ClusterRun, site: Site) -> None:
+    """Train a run to its last update, or go on with it; on every node but the first, serve until the first is done.
+
+    Raises:
+        UserError: something that the run needs is missing, or verl ended early; what to do next is said.
+        NodeLost: a node left while the job ran.
+    """
+    config = with_thresholds(layout, config)
+    folder = layout.run(config).resolve()
+    place = _place(layout, config, site, folder)
+    key = inputs_hash(config, place)
+    if (folder / "run.json").exists() and read_json(folder / "run.json")["inputs_hash"] == key:
+        logger.warning("%s is complete; delete %s to train it again", config.run_id, folder / "run.json")
+        return
+    allocation = Allocation.of_this_job(config.resources.nodes, config.resources.gpus_per_node, site.ray_port)
+    if allocation.rank > 0:
+        _serve(allocation, place, site)
+        return
+    attempts = place.state / "attempts.json"
+    history = read_json(attempts) if attempts.exists() else []
+    place = Place(place.model, place.data, place.state, place.retriever, attempt=len(history))
+    command = _prepare(config, place, site)
+    started = time.time()
+    before = last_update(place.record)
+    with _noted(attempts, history, before, started):
+        _ended(place).unlink(missing_ok=True)
+        try:
+            _run(allocation, command, place)
+        finally:
+            _ended(place).touch()
+    _finish(config, place, folder, key)
+
+
+def inputs_hash(config: ClusterRun, place: Place) -> str:
+    """Of everything that decides the run's numbers."""
+    parts = [config.hash, file_digest(place.data / "train.parquet"), str(place.model.name)]
+    return hashlib.sha256("".join(parts).encode()).hexdigest()[:12]
+
+
+def model_folder(config: ClusterRun, site: Site) -> Path:
+    """The policy that a run starts from: a folder, or the model's folder below the site's."""
+    given = Path(config.policy.model)
+    path = given if given.is_absolute() else Path(site.models) / given
+    return existing(path / "config.json", f"estr cluster model {config.policy.model}").parent.resolve()
+
+
+def _place(layout: Layout, config: ClusterRun, site: Site, folder: Path) -> Place:
+    made_by = f"estr data prepare {config.task} --scale {config.scale}"
+    data = existing(layout.data(config.task) / "train.parquet", made_by).parent.resolve()
+    retriever = site.retrievers.get(config.task)
+    if retriever and not retriever.startswith(("http://", "https://")):
+        retriever = str(existing(Path(retriever), made_by).resolve())
+    return Place(model_folder(config, site), data, folder / "state", retriever)
+
+
+def _prepare(config: ClusterRun, place: Place, site: Site) -> Command:
+    place.state.mkdir(parents=True, exist_ok=True)
+    task = prepared_task(config.task, place.data, place.retriever, cut_characters)
+    # tools differ between problems in what they know, not in their names
+    toolbox = task.toolbox(Problem((), "", "", "", "train", 0))
+    if toolbox is not None:
+        place.tools.write_text(tool_file(config, place, toolbox.schemas))
+    command = verl_command(config, place, site, tools=toolbox is not None)
+    write_json(
+        place.state / f"command-attempt{place.attempt}.json", {"module": command.module, "settings": command.settings}
+    )
+    return command
+
+
+def _environment(command: Command | None, site: Site) -> dict[str, str]:
+    return dict(os.environ) | site.environment | (command.environment if command else {})
+
+
+def _run(allocation: Allocation, command: Command, place: Place) -> None:
+    environment = dict(os.environ) | command.environment
+    with head_node(allocation, environment) as node:
+        inside = environment | {"RAY_ADDRESS": allocation.address}
+        log = place.state / f"trainer-attempt{place.attempt}.log"
+        logger.warning("training; verl's output goes to %s", log)
+        with log.open("wb") as file:
+            process = subprocess.Popen(
+                [sys.executable, *command.arguments],
+                env=inside,
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+            try:
+                _watch(process, node, allocation, environment)
+            finally:
+                _stop(process)
+
+
+def _watch(process: subprocess.Popen[bytes], node: Node, allocation: Allocation, environment: dict[str, str]) -> None:
+    """Until the trainer ends. Raises `NodeLost`."""
+    checked = time.monotonic()
+    while process.poll() is None:
+        if not node.alive():
+            raise NodeLost("Ray's head ended while the trainer ran; the job is resubmitted and resumes")
+        if allocation.nodes > 1 and time.monotonic() - checked > CHECK_SECONDS:
+            living, checked = living_nodes(allocation, environment), time.monotonic()
+            if 0 < living < allocation.nodes:
+                raise NodeLost(
+                    f"{allocation.nodes - living} of {allocation.nodes} nodes left; the job is resubmitted and resumes"
+                )
+        time.sleep(1.0)
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    for how in (signal.SIGTERM, signal.SIGKILL):
+        if process.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, how)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(timeout=30)
+
+
+def _serve(allocation: Allocation, place: Place, site: Site) -> None:
+    """A node that is not the first: in the cluster until the first says that the attempt is over."""
+    environment = _environment(None, site) | {
+        "VERL_USE_EXTERNAL_MODULES": site.environment.get("VERL_USE_EXTERNAL_MODULES", "estr.cluster.verl")
+    }
+    started = time.time()
+    while True:
+        with worker_node(allocation, environment) as node:
+            while node.alive():
+                if _ended(place).exists() and _ended(place).stat().st_mtime > started:
+                    return
+                time.sleep(1.0)
+        if _ended(place).exists() and _ended(place).stat().st_mtime > started:
+            return
+        if time.time() - started > 600:
+            raise NodeLost(f"this node lost Ray's head at {allocation.address}")
+        time.sleep(2.0)
+
+
+def _ended(place: Place) -> Path:
+    return place.state / "ended"
+
+
+@contextlib.contextmanager
+def _noted(path: Path, history: list[dict[str, object]], before: int, started: float) -> Iterator[None]:
+    """Every start of the run, with the updates that were there and what was lost to its end."""
+    note: dict[str, object] = {
+        "started": started,
+        "updates_before": before,
+        "slurm_job": os.environ.get("SLURM_JOB_ID"),
+    }
+    write_json(path, [*history, note | {"ended": None}])
+    try:
+        yield
+    finally:
+        write_json(path, [*history, note | {"ended": time.time()}])
+
+
+def _finish(config: ClusterRun, place: Place, folder: Path, key: str) -> None:
+    reached, wanted = last_update(place.record), config.train.steps
+    versions = wanted // config.train.sync_interval
+    checkpoint = place.checkpoints / f"global_step_{versions}"
+    if reached < wanted or not checkpoint.is_dir():
+        log = place.state / f"trainer-attempt{place.attempt}.log"
+        raise UserError(
+            f"{config.run_id}: verl ended at update {reached} of {wanted}, last checkpoint {_latest(place)}; the same "
+            f"command resumes there. The end of {log}:\n{_tail(log)}"
+        )
+    logs = [place.state / f"verl-attempt{attempt}.jsonl" for attempt in range(place.attempt + 1)]
+    steps = export(place.record, logs, config.train.learning_rate, config.train.sync_interval, folder)
+    _merge(config, checkpoint, folder / "policy")
+    attempts = read_json(place.state / "attempts.json")
+    seconds = sum(attempt["ended"] - attempt["started"] for attempt in attempts if attempt["ended"])
+    record = run_record(config, keep_rule(config), key, seconds, steps, None)
+    in_flight = int((1 + config.train.staleness_threshold) * config.train.sync_interval * config.train.prompts)
+    resumed = len(attempts) > 1 and not config.synchronous
+    more = {
+        "attempts": attempts,
+        "updates_done_again": updates_done_again(place.record),
+        # problems whose trajectories were under way at a crash are not taken up again by verl
+        "problems_lost_at_most": in_flight * (len(attempts) - 1) if resumed else 0,
+    }
+    write_json(folder / "run.json", record | more)
+
+
+def _latest(place: Place) -> str:
+    note = place.checkpoints / "latest_checkpointed_iteration.txt"
+    return f"of version {note.read_text().strip()}" if note.exists() else "none"
+
+
+def _tail(log: Path, lines: int = 15) -> str:
+    return "\n".join(log.read_text(errors="replace").splitlines()[-lines:])
+
+
+def _merge(config: ClusterRun, checkpoint: Path, policy: Path) -> None:
+    """The last checkpoint as a Hugging Face folder, with verl's merger."""
+    backend = "megatron" if config.resources.backend == "megatron" else "fsdp"
+    command = [sys.executable, "-m", "verl.model_merger", "merge", "--backend", backend]
+    command += ["--local_dir", str(checkpoint / "actor"), "--target_dir", str(policy)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise UserError(f"{checkpoint}: verl's merger failed:\n{done.stdout[-500:]}{done.stderr[-1500:]}")

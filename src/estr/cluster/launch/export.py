@@ -1,0 +1,166 @@
+"""What the trainer processes recorded -> `metrics.parquet` and `tokens.parquet` of the run, as the embedded engine
+writes them.
+
+Sums are added over micro-batches and ranks and divided once, so that every mean is exact. An update that was done again
+after a crash counts in its last attempt alone. Columns that verl gives no access to are NaN; docs/metrics.md lists
+them.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from estr.errors import UserError
+from estr.records import TOKEN_SCHEMA, metrics_row, write_table
+
+DIVISORS = {
+    "response_tokens": ("masked_fraction", "nonfinite_fraction", "clip_fraction_low", "clip_fraction_high"),
+    "usable": ("entropy", "log_perplexity", "log_ratio_abs", "ratio_deviation", "kl_to_behavior"),
+    "dropped": ("masked_entropy", "ratio_deviation_masked", "kl_to_behavior_masked"),
+    "kept": ("kept_entropy", "ratio_deviation_kept", "kl_to_behavior_kept"),
+    "trajectories": ("staleness_intra", "staleness_inter", "sequences_masked_fraction"),
+}
+"""Which sum a column is divided by."""
+LARGEST = ("staleness_intra_max", "staleness_inter_max", "log_ratio_max")
+NOT_RECORDED = (
+    *("tool_calls", "tool_errors", "kl_to_behavior_low_entropy", "kl_to_behavior_high_entropy"),
+    *("masked_fraction_low_entropy", "masked_fraction_high_entropy"),
+)
+
+
+def export(record: Path, logs: Iterable[Path], learning_rate: float, updates_per_version: int, out: Path) -> int:
+    """Write both tables into `out` and return the number of updates.
+
+    `logs` are verl's own metrics by version, attempt after attempt: the gradient's norm is read from them.
+
+    Raises:
+        UserError: nothing was recorded, a line is damaged, or an update is missing.
+    """
+    lines = _last_attempts(record)
+    steps = sorted(lines)
+    if steps != list(range(1, len(steps) + 1)):
+        missing = sorted(set(range(1, steps[-1] + 1)) - set(steps))
+        raise UserError(f"{record}: the updates {missing[:5]} were not recorded; delete the run's state/ to start over")
+    norms = gradient_norms(logs)
+    rows, before = [], math.nan
+    for step in steps:
+        version = lines[step][0]["target_version"]
+        row = _row(step, lines[step], before) | {
+            "learning_rate": learning_rate,
+            # verl logs one value per version: the mean over its updates
+            "grad_norm": norms.get(version + 1, math.nan),
+        }
+        before = row["wall_time"]
+        rows.append(metrics_row(row))
+    write_table(pa.concat_tables(rows), out / "metrics.parquet")
+    write_table(_tokens(record, lines), out / "tokens.parquet")
+    return len(steps)
+
+
+def last_update(record: Path) -> int:
+    """The last update that any attempt recorded, 0 if none."""
+    return max(_last_attempts(record), default=0) if record.is_dir() and any(record.glob("sums-*.jsonl")) else 0
+
+
+def updates_done_again(record: Path) -> int:
+    """Updates that more than one attempt computed."""
+    return sum(len({line["attempt"] for line in found}) > 1 for found in _all_attempts(record).values())
+
+
+def _last_attempts(record: Path) -> dict[int, list[dict[str, Any]]]:
+    lines = _all_attempts(record)
+    last = {step: max(line["attempt"] for line in found) for step, found in lines.items()}
+    return {step: [line for line in found if line["attempt"] == last[step]] for step, found in lines.items()}
+
+
+def _all_attempts(record: Path) -> dict[int, list[dict[str, Any]]]:
+    lines: dict[int, list[dict[str, Any]]] = defaultdict(list)
+    files = sorted(record.glob("sums-*.jsonl"))
+    if not files:
+        raise UserError(f"{record}: no trainer process recorded anything; is external_lib=estr.cluster.verl set?")
+    for file in files:
+        content = file.read_text().splitlines()
+        for number, text in enumerate(content, start=1):
+            try:
+                line = json.loads(text)
+            except ValueError as error:
+                if number == len(content):  # the process was killed while it wrote; the update is done again
+                    continue
+                raise UserError(f"{file}, line {number}: damaged ({error})") from error
+            lines[line["step"]].append(line)
+    return lines
+
+
+def _row(step: int, lines: list[dict[str, Any]], before: float) -> dict[str, Any]:
+    def total(name: str) -> float:
+        return float(sum(line[name] for line in lines))
+
+    row: dict[str, Any] = {"step": step, "target_version": lines[0]["target_version"]}
+    rewards = [reward for line in lines for reward in line["rewards"]]
+    turns = [count for line in lines for count in line["turns"]]
+    row["reward"] = sum(rewards) / len(rewards) if rewards else math.nan
+    row["accuracy_groups_mixed"] = _mixed(lines)
+    row["response_length"] = total("response_tokens") / max(total("trajectories"), 1)
+    row["turns"] = sum(turns) / len(turns) if turns else math.nan
+    for divisor, names in DIVISORS.items():
+        size = total(divisor)
+        row |= {name: total(name) / size if size else math.nan for name in names}
+    row |= {name: max(line[name] for line in lines) for name in LARGEST}
+    row |= {"loss": total("loss"), "response_tokens": total("response_tokens")}
+    row |= dict.fromkeys(NOT_RECORDED, math.nan)
+    first, last = min(line["time"] for line in lines), max(line["time"] for line in lines)
+    row["time_train"] = last - first
+    row["time_generate"] = first - before if not math.isnan(before) else 0.0
+    return row | {"wall_time": last}
+
+
+def _mixed(lines: list[dict[str, Any]]) -> float:
+    groups: dict[str, set[float]] = defaultdict(set)
+    for line in lines:
+        for group, reward in zip(line["groups"], line["rewards"], strict=True):
+            groups[group].add(reward)
+    return (
+        sum(len(rewards) > 1 for rewards in groups.values()) / len(groups) if groups and "" not in groups else math.nan
+    )
+
+
+def _tokens(record: Path, lines: Mapping[int, list[dict[str, Any]]]) -> pa.Table:
+    """Tokens of the attempts that count; `sequence` counts on over micro-batches and ranks."""
+    parts, start = [TOKEN_SCHEMA.empty_table()], 0
+    attempts = {step: found[0]["attempt"] for step, found in lines.items()}
+    for file in sorted(record.glob("tokens-*.parquet")):
+        attempt = int(file.stem.partition("attempt")[2].partition("-")[0])
+        table = pq.read_table(file)
+        if len(table) == 0 or attempts.get(table["step"][0].as_py()) != attempt:
+            continue
+        place = table.schema.get_field_index("sequence")
+        parts.append(table.set_column(place, "sequence", pc.add(table["sequence"], start)))
+        start = pc.max(parts[-1]["sequence"]).as_py() + 1
+    return pa.concat_tables(parts).sort_by(
+        [("step", "ascending"), ("sequence", "ascending"), ("position", "ascending")]
+    )
+
+
+def gradient_norms(logs: Iterable[Path]) -> dict[int, float]:
+    """`actor/grad_norm` by verl's step, the last attempt's."""
+    found: dict[int, float] = {}
+    for log in logs:
+        if not log.exists():
+            continue
+        for text in log.read_text().splitlines():
+            try:
+                line = json.loads(text)
+            except ValueError:  # the last line of a killed process
+                continue
+            if "actor/grad_norm" in line["data"]:
+                found[int(line["step"])] = float(line["data"]["actor/grad_norm"])
+    return found

@@ -1,0 +1,160 @@
+"""What a scale of the verl engine says, and one resolved, hashed `ClusterRun` per run of it."""
+
+import hashlib
+import json
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from estr.config.sections import Count, EvaluationSettings, Positive, Section, Share, Staleness
+
+
+class Parallelism(Section):
+    """How a model is split over GPUs."""
+
+    tensor: Positive = 1
+    pipeline: Positive = 1
+    context: Positive = 1
+    expert: Positive = 1
+
+
+class ClusterPolicy(Section):
+    """The policy that every run of a task starts from: a Hugging Face name below the site's `models`, or a folder."""
+
+    model: str
+    revision: str | None = None
+
+
+class ClusterTrain(Section):
+    """GRPO in verl: `prompts` problems with `group` responses each make one update."""
+
+    epochs: Positive
+    train_problems: Positive
+    prompts: Positive
+    group: Annotated[int, Field(ge=2)]
+    learning_rate: Annotated[float, Field(ge=0, lt=1)]
+    weight_decay: Annotated[float, Field(ge=0)]
+    clip_low: Annotated[float, Field(ge=0, lt=1)]
+    clip_high: Annotated[float, Field(ge=0)]
+    grad_norm_limit: Annotated[float, Field(gt=0)]
+    prompt_tokens: Positive
+    max_tokens: Positive
+    model_tokens: Positive
+    turns: Positive
+    temperature: Annotated[float, Field(gt=0)]
+    staleness_threshold: Annotated[float, Field(ge=0)]
+    sync_interval: Positive
+    partial_rollout: bool
+    save_every: Positive
+    tokens_first: Count
+    tokens_every: Count
+
+    @property
+    def steps(self) -> int:
+        """Updates of the whole run, a multiple of the interval between pushes of weights."""
+        updates = self.epochs * self.train_problems // self.prompts
+        return max(updates // self.sync_interval, 1) * self.sync_interval
+
+
+class ClusterResources(Section):
+    """Nodes and how the models are laid out on them; `hours` is the wall time asked of Slurm for one job."""
+
+    backend: Literal["megatron", "fsdp2"]
+    train_nodes: Positive
+    rollout_nodes: Positive
+    gpus_per_node: Positive
+    actor: Parallelism
+    reference: Parallelism
+    rollout_tensor: Positive
+    rollout_expert: Positive
+    memory_fraction: Share
+    tokens_per_gpu: Positive
+    hours: Positive
+
+    @property
+    def nodes(self) -> int:
+        return self.train_nodes + self.rollout_nodes
+
+
+class ClusterTask(Section):
+    """A task at this scale: what differs from the scale's own sections. `reported` says whether the paper has its
+    values.
+    """
+
+    reported: bool
+    seeds: Annotated[list[Count], Field(min_length=1)] | None = None
+    policy: dict[str, Any]
+    train: Annotated[dict[str, Any], Field(default_factory=dict)]
+    resources: Annotated[dict[str, Any], Field(default_factory=dict)]
+    evaluation: Annotated[dict[str, Any], Field(default_factory=dict)]
+
+
+class ClusterScale(Section):
+    """A file of `configs/scales/` for the verl engine; `train` and `resources` need not be complete, the tasks add to
+    them.
+    """
+
+    engine: Literal["verl"]
+    seeds: Annotated[list[Count], Field(min_length=1)]
+    tasks: dict[str, ClusterTask]
+    train: dict[str, Any]
+    resources: dict[str, Any]
+    evaluation: dict[str, Any]
+    calibration_steps: Positive
+
+
+class ClusterRun(Section):
+    """Everything that decides the numbers of a run in verl."""
+
+    scale: str
+    task: str
+    method: str
+    overrides: dict[str, str | int | float]
+    seed: Count
+    engine: Literal["verl"]
+    synchronous: bool
+    staleness: Staleness
+    rule: str
+    thresholds: dict[str, float | str]
+    matched_budget: bool
+    reported: bool
+    policy: ClusterPolicy
+    train: ClusterTrain
+    resources: ClusterResources
+    evaluation: EvaluationSettings
+
+    @property
+    def label(self) -> str:
+        """The method with its overrides, as it stands in the run's path: `estr__tau=1.0`."""
+        return "__".join([self.method, *(f"{key}={value}" for key, value in sorted(self.overrides.items()))])
+
+    @property
+    def run_id(self) -> str:
+        return f"{self.scale}/{self.task}/{self.label}/seed{self.seed}"
+
+    @property
+    def hash(self) -> str:
+        """Twelve hex digits over all keys that change the training's numbers."""
+        irrelevant: Any = {"evaluation": True, "train": {"save_every"}, "resources": {"hours"}}
+        content = json.dumps(self.model_dump(exclude=irrelevant), sort_keys=True)
+        return hashlib.sha256(content.encode()).hexdigest()[:12]
+
+
+class Site(Section):
+    """`configs/site.yaml`: what one cluster has and calls its own."""
+
+    models: str
+    partition: str | None
+    account: str | None
+    gpu: str
+    memory_gb: Positive
+    cores: Positive
+    launch: str
+    setup: str
+    retrievers: dict[str, str]
+    judge_url: str | None
+    judge_model: str | None
+    ray_port: Annotated[int, Field(ge=1024, le=65535)]
+    interface: str | None
+    environment: dict[str, str]
+    verl_settings: list[str]
