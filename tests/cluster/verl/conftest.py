@@ -2,9 +2,6 @@
 
 import importlib.util
 import json
-import subprocess
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pandas as pd
@@ -73,9 +70,3 @@ def stories(tmp_path_factory: pytest.TempPathFactory):
         policy.get_parameter("model.embed_tokens.weight").mul_(8)
     save_policy(policy, folder)
     return folder, tokenizer, problems
-
-
-@pytest.fixture(autouse=True)
-def no_ray_left() -> Iterator[None]:
-    yield
-    subprocess.run([Path(sys.executable).with_name("ray"), "stop", "--force"], capture_output=True, check=False)

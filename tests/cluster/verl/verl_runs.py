@@ -138,4 +138,5 @@ def run_verl(
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
             time.sleep(1)
+    subprocess.run([Path(sys.executable).with_name("ray"), "stop", "--force"], capture_output=True, check=False)
     return Finished(process.returncode, log.read_text(errors="replace"), folder / "record")

@@ -47,7 +47,7 @@ def load() -> type[RolloutReplica]:
 def recording_server(base: type) -> type:
     """A subclass of verl's SGLang server whose answers carry `TokenColumns`."""
 
-    class RecordingServer(base):  # type: ignore[misc]
+    class RecordingServer(base):
         async def launch_server(self, *arguments: Any, **named: Any) -> Any:
             result = await super().launch_server(*arguments, **named)
             manager = getattr(self, "tokenizer_manager", None)
