@@ -12,17 +12,21 @@ from estr.tasks.benchmarks import BENCHMARKS
 validate(config, "../schemas/config.schema.yaml")
 try:
     STUDY = settings.parse(settings.StudyConfig, config, "configs/config.yaml")
-    EXPERIMENTS = {
+    ENGINE = settings.load_any_scale(STUDY.scale).engine
+    FOUND = {
         path.stem: settings.load_experiment(path.stem) for path in sorted(Path("configs/experiments").glob("*.yaml"))
     }
-    REPORTED = {name: settings.load_experiment(name) for name in STUDY.experiments}
+    EXPERIMENTS = {name: experiment for name, experiment in FOUND.items() if ENGINE in experiment.engines}
+    REPORTED = {name: experiment for name, experiment in EXPERIMENTS.items() if name in STUDY.experiments}
+    for _name in STUDY.experiments:
+        settings.load_experiment(_name)  # a name that is no experiment ends here
     RUNS = {name: settings.expand(e.runs, STUDY.scale) for name, e in EXPERIMENTS.items()}
     FRONTIERS = {name: settings.expand(e.frontiers, STUDY.scale) for name, e in EXPERIMENTS.items()}
     MEASUREMENTS = {name: settings.expand(e.measurements, STUDY.scale) for name, e in EXPERIMENTS.items()}
 except UserError as error:
     raise WorkflowError(str(error)) from None
 SCALE = STUDY.scale
-FIRST_SEED = settings.load_scale(SCALE).seeds[0]
+FIRST_SEED = settings.load_any_scale(SCALE).seeds[0]
 LAYOUT = Layout(Path(STUDY.results), SCALE)
 ROOT, FIGURES = str(LAYOUT.root), f"{STUDY.figures}/{SCALE}"
 CLAIMS = f"{ROOT}/tables/claims.csv"
@@ -49,7 +53,7 @@ wildcard_constraints:
 
 def run_config_of(task, label, seed=FIRST_SEED):
     try:
-        return settings.resolve(SCALE, task, label, seed)
+        return settings.resolve_any(SCALE, task, label, seed)
     except UserError as error:
         raise WorkflowError(str(error)) from None
 
@@ -60,7 +64,7 @@ def run_config(wildcards):
 
 def published_thresholds(wildcards):
     """What a calibration depends on beside the tokens: ESTR's thresholds and the baselines' shapes."""
-    return {name: settings.resolve(SCALE, wildcards.task, name, 0).thresholds for name in settings.PROBES}
+    return {name: settings.resolve_any(SCALE, wildcards.task, name, 0).thresholds for name in settings.PROBES}
 
 
 def run_folders(experiment):
@@ -75,7 +79,8 @@ def throughput_folders(experiment):
 
 
 def sample_folders(experiment):
-    return [str(LAYOUT.sample(name)) for name in EXPERIMENTS[experiment].samples]
+    samples = EXPERIMENTS[experiment].samples if ENGINE == "embedded" else []
+    return [str(LAYOUT.sample(name)) for name in samples]
 
 
 def frontier_folders(experiment):

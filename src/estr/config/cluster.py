@@ -154,7 +154,7 @@ class Site(Section):
     retrievers: dict[str, str]
     judge_url: str | None
     judge_model: str | None
-    ray_port: Annotated[int, Field(ge=1024, le=65535)]
+    ray_port: Annotated[int, Field(ge=1024, le=10000)]
     interface: str | None
     environment: dict[str, str]
     verl_settings: list[str]

@@ -117,6 +117,7 @@ def resolve_any(scale: str, task: str, label: str, seed: int, *, check_threshold
 
 def _resolve(scale: str, task: str, method: str, overrides: Mapping[str, str | int | float], seed: int) -> Run:
     """`resolve_any` for overrides in any form, thresholds unchecked; the result's label is the shortest one."""
+    load_task(task)  # an unknown task is named before a scale that lacks it
     found = load_any_scale(scale)
     if isinstance(found, ClusterScale):
         return _resolve_cluster(found, scale, task, method, overrides, seed)

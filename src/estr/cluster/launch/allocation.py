@@ -105,7 +105,8 @@ class Node:
 @contextlib.contextmanager
 def _node(options: list[str], allocation: Allocation, environment: Mapping[str, str]) -> Iterator[Node]:
     command = _ray("start", "--block", f"--num-gpus={allocation.gpus}", *options)
-    process = subprocess.Popen(command, env=dict(environment), stdout=sys.stderr, start_new_session=True)
+    quiet = dict(environment) | {"RAY_USAGE_STATS_ENABLED": "0"}
+    process = subprocess.Popen(command, env=quiet, stdout=sys.stderr, start_new_session=True)
     try:
         yield Node(process)
     finally:

@@ -1,0 +1,194 @@
+"""`estr train` at a scale of the verl engine, with the real verl on two nodes that are processes of this machine."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import yaml
+from verl_runs import HERE, REPOSITORY, common_settings, verl_environment
+
+from estr.algorithm import build_rule
+from estr.report.runs import load_run
+
+pytestmark = pytest.mark.slow
+
+ESTR = Path(sys.executable).with_name("estr")
+PORT = 6479
+
+
+@pytest.fixture
+def workspace(policy_folder: Path, tmp_path: Path) -> Path:
+    """A checkout whose scale `cpu` trains the embedded engine's policy for six updates, two per weight version."""
+    (tmp_path / "configs").symlink_to(REPOSITORY / "configs")
+    return make_workspace(policy_folder, tmp_path)
+
+
+def make_workspace(policy: Path, folder: Path) -> Path:
+    import shutil
+
+    from estr.tasks.dapo_math_laptop import DapoMathLaptop
+
+    configs = folder / "configs"
+    if configs.is_symlink():
+        configs.unlink()
+    shutil.copytree(REPOSITORY / "configs", configs)
+    (configs / "scales" / "cpu.yaml").write_text(yaml.safe_dump(cpu_scale(policy)))
+    site = yaml.safe_load((configs / "site.yaml").read_text())
+    site |= {"ray_port": PORT, "verl_settings": cpu_settings(folder), "retrievers": {}}
+    environment = verl_environment(folder, "verl_on_cpu,estr.cluster.verl")
+    site["environment"] = {key: value for key, value in environment.items() if os.environ.get(key) != value}
+    (configs / "site.yaml").write_text(yaml.safe_dump(site))
+    data = folder / "results" / "cpu" / "data" / "dapo_math"
+    data.mkdir(parents=True)
+    for split, count in {"train": 32, "eval": 8}.items():
+        rows = [problem.row() for problem in DapoMathLaptop().problems(split, count, 0)]
+        pd.DataFrame(rows).to_parquet(data / f"{split}.parquet")
+    (data / "data.json").write_text(json.dumps({"task": "dapo_math", "counterpart": {}}))
+    return folder
+
+
+def cpu_scale(policy: Path) -> dict:
+    paper = yaml.safe_load((REPOSITORY / "configs" / "scales" / "paper.yaml").read_text())
+    train = paper["train"] | {
+        "epochs": 1,
+        "train_problems": 24,
+        "prompts": 4,
+        "group": 4,
+        "learning_rate": 3e-3,
+        "prompt_tokens": 32,
+        "max_tokens": 24,
+        "model_tokens": 56,
+        "staleness_threshold": 1,
+        "sync_interval": 2,
+        "save_every": 1,
+        "tokens_every": 1,
+    }
+    resources = paper["resources"] | {
+        "backend": "fsdp2",
+        "gpus_per_node": 1,
+        "train_nodes": 1,
+        "rollout_nodes": 1,
+        "actor": {},
+        "reference": {},
+        "rollout_tensor": 1,
+        "rollout_expert": 1,
+        "memory_fraction": 0.5,
+        "tokens_per_gpu": 512,
+        "hours": 1,
+    }
+    tasks = {"dapo_math": {"reported": False, "policy": {"model": str(policy)}}}
+    return paper | {"train": train, "resources": resources, "tasks": tasks}
+
+
+def cpu_settings(folder: Path) -> list[str]:
+    """What a machine without a GPU needs of verl, and a reward with spread."""
+    common = common_settings(folder, folder, folder, "estr")
+    start = common.index("trainer.device=cpu")
+    machine = [s for s in common[start:] if not s.startswith(("trainer.n", "+ray_kwargs", "ray_kwargs"))]
+    return [
+        *machine,
+        "actor_rollout_ref.rollout.name=transformers",
+        "actor_rollout_ref.rollout.checkpoint_engine.backend=shared_file",
+        f"reward.custom_reward_function.path={HERE / 'reward.py'}",
+        "reward.custom_reward_function.name=compute_score",
+        "data.dataloader_num_workers=0",
+    ]
+
+
+def start(workspace: Path, rank: int, label: str, nodes: int = 2, **more: str) -> subprocess.Popen:
+    environment = dict(os.environ) | {"SLURM_NTASKS": str(nodes), "SLURM_PROCID": str(rank), "ESTR_HEAD": "127.0.0.1"}
+    command = [ESTR, "train", "dapo_math", label, "--scale", "cpu"]
+    log = (workspace / f"node{rank}.txt").open("ab")
+    return subprocess.Popen(
+        command, cwd=workspace, env=environment | more, stdout=log, stderr=log, start_new_session=True
+    )
+
+
+def run_folder(workspace: Path, label: str) -> Path:
+    return workspace / "results" / "cpu" / "runs" / "dapo_math" / label / "seed0"
+
+
+def wait(process: subprocess.Popen, workspace: Path, seconds: float = 420) -> int:
+    try:
+        return process.wait(timeout=seconds)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        pytest.fail((workspace / "node0.txt").read_text()[-3000:])
+
+
+def recorded(state: Path) -> int:
+    lines = [line for file in (state / "record").glob("sums-*") for line in file.read_text().splitlines()]
+    return max((json.loads(line)["step"] for line in lines), default=0)
+
+
+@pytest.fixture(autouse=True)
+def no_ray_left():
+    yield
+    subprocess.run([Path(sys.executable).with_name("ray"), "stop", "--force"], capture_output=True, check=False)
+
+
+def test_train_killed_and_resumed(workspace: Path) -> None:
+    """Both nodes are killed after a checkpoint; the same command goes on, and each update counts once."""
+    label = "estr__tau=0.01"
+    state = run_folder(workspace, label) / "state"
+    slow = {"ESTR_TEST_TOKEN_SECONDS": "0.05"}
+    nodes = [start(workspace, rank, label, **slow) for rank in (0, 1)]
+    deadline = time.monotonic() + 400
+    while not (state / "checkpoints" / "latest_checkpointed_iteration.txt").exists() or recorded(state) < 3:
+        assert all(node.poll() is None for node in nodes), (workspace / "node0.txt").read_text()[-3000:]
+        assert time.monotonic() < deadline, (workspace / "node0.txt").read_text()[-3000:]
+        time.sleep(1)
+    for node in nodes:
+        os.killpg(node.pid, signal.SIGKILL)
+        node.wait()
+    subprocess.run(["pkill", "-9", "-f", "fully_async_main"], check=False)
+    subprocess.run([Path(sys.executable).with_name("ray"), "stop", "--force"], capture_output=True, check=False)
+
+    nodes = [start(workspace, rank, label, **slow) for rank in (0, 1)]
+    codes = [wait(node, workspace) for node in nodes]
+    assert codes == [0, 0], (workspace / "node0.txt").read_text()[-3000:]
+
+    folder = run_folder(workspace, label)
+    run = load_run(folder)  # as the report reads it: steps 1..6, each once
+    assert run.metrics["step"].tolist() == [1, 2, 3, 4, 5, 6]
+    assert run.metrics["target_version"].tolist() == [0, 0, 1, 1, 2, 2]
+    record = json.loads((folder / "run.json").read_text())
+    assert len(record["attempts"]) == 2 and record["engine"] if "engine" in record else len(record["attempts"]) == 2
+    assert record["config"]["engine"] == "verl" and record["packages"]["verl"] == "0.9.1"
+    tokens = run.read_tokens()
+    rule = build_rule("entropy_scaled", tau=0.01, eps=0.01)
+    score = tokens["log_ratio"].astype(float) ** 2 / (tokens["entropy"].clip(lower=0).astype(float) + rule.eps)
+    assert ((score <= 0.01) == tokens["kept"]).mean() > 0.999
+    masked = 1 - tokens.groupby("step")["kept"].mean()
+    assert run.metrics["masked_fraction"].to_numpy() == pytest.approx(masked.to_numpy())
+    assert (run.metrics["grad_norm"] > 0).all()
+    assert 0 < run.metrics["reward"].mean() < 1
+    from estr.embedded.policy import load_policy
+
+    load_policy(folder / "policy")
+
+
+def test_a_lost_node_ends_the_job(workspace: Path, monkeypatch) -> None:
+    nodes = [start(workspace, rank, "async", ESTR_TEST_TOKEN_SECONDS="0.5") for rank in (0, 1)]
+    state = run_folder(workspace, "async") / "state"
+    deadline = time.monotonic() + 300
+    while not (state / "trainer-attempt0.log").exists():
+        assert time.monotonic() < deadline and nodes[0].poll() is None, (workspace / "node0.txt").read_text()[-3000:]
+        time.sleep(1)
+    os.killpg(nodes[1].pid, signal.SIGKILL)
+    subprocess.run(["pkill", "-9", "-f", "ray start --block --num-gpus=1 --address"], check=False)
+    subprocess.run(["pkill", "-9", "-f", f"raylet.*--node-ip.*{PORT}.*--head=False"], check=False)
+    assert wait(nodes[0], workspace, 300) != 0
+    assert "left" in (workspace / "node0.txt").read_text() or "verl ended" in (workspace / "node0.txt").read_text()
+
+
+def test_wrong_number_of_nodes(workspace: Path) -> None:
+    node = start(workspace, 0, "estr", nodes=3)
+    assert wait(node, workspace, 60) == 2
+    assert "needs 2 nodes" in (workspace / "node0.txt").read_text()
