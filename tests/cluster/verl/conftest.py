@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from cpu_scale import tiny_policy
 
 if importlib.util.find_spec("verl") is None:
     collect_ignore_glob = ["test_*.py"]
@@ -13,30 +14,7 @@ if importlib.util.find_spec("verl") is None:
 
 @pytest.fixture(scope="session")
 def policy_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """As `estr pretrain` leaves it, without the training; its head is large, so that entropies vary."""
-    import torch
-
-    from estr.embedded.policy import Policy, PolicyShape, save_policy
-    from estr.embedded.tokenizer import ChatTokenizer
-    from estr.tasks.dapo_math_laptop import DapoMathLaptop
-
-    folder = tmp_path_factory.mktemp("policy")
-    tokenizer = ChatTokenizer.from_words(DapoMathLaptop().vocabulary())
-    shape = PolicyShape(
-        vocab_size=len(tokenizer),
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        num_key_value_heads=2,
-        max_position_embeddings=512,
-    )
-    policy = Policy(shape).initialize(0)
-    with torch.no_grad():
-        policy.get_parameter("model.embed_tokens.weight").mul_(8)
-    save_policy(policy, folder)
-    tokenizer.save(folder)
-    return folder
+    return tiny_policy(tmp_path_factory.mktemp("policy"))
 
 
 @pytest.fixture(scope="session")

@@ -30,7 +30,7 @@ def in_the_checkout(monkeypatch):
 def command_of(task: str, label: str) -> tuple[ClusterRun, Command]:
     run = resolve_any("paper", task, label, 0)
     place = Place(
-        Path("/models") / run.policy.model, Path("/data") / task, Path("/runs/state"), "http://127.0.0.1:8000"
+        Path("/models") / run.policy.model, Path("/data") / task, Path("/runs/estr__tau=1.0/it's here"), "http://127.0.0.1:8000"
     )
     return run, verl_command(run, place, load_site(), tools=task != "dapo_math")
 
@@ -60,6 +60,7 @@ def test_every_method_of_every_task_composes(task: str, method: str) -> None:
     assert isinstance(loss, KeepRuleConfig)
     assert keep_rule(loss.loss_mode, loss.thresholds) == build_rule(run.rule, **run.thresholds)
     assert OmegaConf.missing_keys(actor) <= {"rollout_n"}
+    assert loss.record == "/runs/estr__tau=1.0/it's here/record"
     assert config.algorithm.rollout_correction.bypass_mode is True
     assert (command.module == ASYNC) == (method != "sync")
 

@@ -8,10 +8,8 @@ import sys
 import time
 from pathlib import Path
 
-import pandas as pd
 import pytest
-import yaml
-from verl_runs import HERE, REPOSITORY, common_settings, verl_environment
+from cpu_scale import PORT, make_workspace
 
 from estr.algorithm import build_rule
 from estr.report.runs import load_run
@@ -19,86 +17,12 @@ from estr.report.runs import load_run
 pytestmark = pytest.mark.slow
 
 ESTR = Path(sys.executable).with_name("estr")
-PORT = 6479
 
 
 @pytest.fixture
 def workspace(policy_folder: Path, tmp_path: Path) -> Path:
     """A checkout whose scale `cpu` trains the embedded engine's policy for six updates, two per weight version."""
-    (tmp_path / "configs").symlink_to(REPOSITORY / "configs")
     return make_workspace(policy_folder, tmp_path)
-
-
-def make_workspace(policy: Path, folder: Path) -> Path:
-    import shutil
-
-    from estr.tasks.dapo_math_laptop import DapoMathLaptop
-
-    configs = folder / "configs"
-    if configs.is_symlink():
-        configs.unlink()
-    shutil.copytree(REPOSITORY / "configs", configs)
-    (configs / "scales" / "cpu.yaml").write_text(yaml.safe_dump(cpu_scale(policy)))
-    site = yaml.safe_load((configs / "site.yaml").read_text())
-    site |= {"ray_port": PORT, "verl_settings": cpu_settings(folder), "retrievers": {}}
-    environment = verl_environment(folder, "verl_on_cpu,estr.cluster.verl")
-    site["environment"] = {key: value for key, value in environment.items() if os.environ.get(key) != value}
-    (configs / "site.yaml").write_text(yaml.safe_dump(site))
-    data = folder / "results" / "cpu" / "data" / "dapo_math"
-    data.mkdir(parents=True)
-    for split, count in {"train": 32, "eval": 8}.items():
-        rows = [problem.row() for problem in DapoMathLaptop().problems(split, count, 0)]
-        pd.DataFrame(rows).to_parquet(data / f"{split}.parquet")
-    (data / "data.json").write_text(json.dumps({"task": "dapo_math", "counterpart": {}}))
-    return folder
-
-
-def cpu_scale(policy: Path) -> dict:
-    paper = yaml.safe_load((REPOSITORY / "configs" / "scales" / "paper.yaml").read_text())
-    train = paper["train"] | {
-        "epochs": 1,
-        "train_problems": 24,
-        "prompts": 4,
-        "group": 4,
-        "learning_rate": 3e-3,
-        "prompt_tokens": 32,
-        "max_tokens": 24,
-        "model_tokens": 56,
-        "staleness_threshold": 1,
-        "sync_interval": 2,
-        "save_every": 1,
-        "tokens_every": 1,
-    }
-    resources = paper["resources"] | {
-        "backend": "fsdp2",
-        "gpus_per_node": 1,
-        "train_nodes": 1,
-        "rollout_nodes": 1,
-        "actor": {},
-        "reference": {},
-        "rollout_tensor": 1,
-        "rollout_expert": 1,
-        "memory_fraction": 0.5,
-        "tokens_per_gpu": 512,
-        "hours": 1,
-    }
-    tasks = {"dapo_math": {"reported": False, "policy": {"model": str(policy)}}}
-    return paper | {"train": train, "resources": resources, "tasks": tasks}
-
-
-def cpu_settings(folder: Path) -> list[str]:
-    """What a machine without a GPU needs of verl, and a reward with spread."""
-    common = common_settings(folder, folder, folder, "estr")
-    start = common.index("trainer.device=cpu")
-    machine = [s for s in common[start:] if not s.startswith(("trainer.n", "+ray_kwargs", "ray_kwargs"))]
-    return [
-        *machine,
-        "actor_rollout_ref.rollout.name=transformers",
-        "actor_rollout_ref.rollout.checkpoint_engine.backend=shared_file",
-        f"reward.custom_reward_function.path={HERE / 'reward.py'}",
-        "reward.custom_reward_function.name=compute_score",
-        "data.dataloader_num_workers=0",
-    ]
 
 
 def start(workspace: Path, rank: int, label: str, nodes: int = 2, **more: str) -> subprocess.Popen:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import secrets
 import signal
 import socket
 import subprocess
@@ -61,6 +62,17 @@ def _first_node(environment: Mapping[str, str]) -> str:
     command = ["scontrol", "show", "hostnames", listed]
     name = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()[0]
     return socket.gethostbyname(name)
+
+
+def token_environment(file: Path) -> dict[str, str]:
+    """Variables by which Ray's processes know each other: a secret of the run, in a file that its owner alone reads."""
+    if not file.exists():
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with contextlib.suppress(FileExistsError):
+            descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            with os.fdopen(descriptor, "w") as secret:
+                secret.write(secrets.token_hex(32))
+    return {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(file)}
 
 
 def _ray(*arguments: str) -> list[str]:

@@ -47,6 +47,11 @@ class Place:
         return self.state / "tools.yaml"
 
     @property
+    def token(self) -> Path:
+        """The secret of the run's Ray cluster."""
+        return self.state / "ray_token"
+
+    @property
     def log(self) -> Path:
         """verl's own metrics, one file per attempt: verl empties the file that it opens."""
         return self.state / f"verl-attempt{self.attempt}.jsonl"
@@ -232,4 +237,8 @@ def _synchronous(run: ClusterRun) -> Settings:
 
 
 def _text(value: Any) -> str:
+    """In Hydra's grammar, where the `=` of a run's folder would end a value."""
+    if isinstance(value, Path):
+        escaped = str(value).replace("\\", "\\\\").replace("'", "\\'")
+        return f"'{escaped}'"
     return str(value).lower() if isinstance(value, bool) else str(value)

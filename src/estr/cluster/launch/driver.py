@@ -18,8 +18,17 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from estr.cluster.launch.allocation import Allocation, Node, NodeLost, head_node, living_nodes, worker_node
-from estr.cluster.launch.command import Command, Place, tool_file, verl_command
+from estr.cluster.launch.allocation import (
+    START_SECONDS,
+    Allocation,
+    Node,
+    NodeLost,
+    head_node,
+    living_nodes,
+    token_environment,
+    worker_node,
+)
+from estr.cluster.launch.command import PLUGIN, Command, Place, tool_file, verl_command
 from estr.cluster.launch.export import export, last_update, updates_done_again
 from estr.config import ClusterRun, Site, keep_rule
 from estr.errors import UserError
@@ -32,6 +41,8 @@ from estr.tasks.base import Problem
 from estr.tasks.retrieval import cut_characters
 
 CHECK_SECONDS = 30.0
+LONGEST_TRY = 120.0
+"""Seconds in which `ray start` gives up when it finds no head; a node that lived longer had joined."""
 logger = logging.getLogger(__name__)
 
 
@@ -104,12 +115,8 @@ def _prepare(config: ClusterRun, place: Place, site: Site) -> Command:
     return command
 
 
-def _environment(command: Command | None, site: Site) -> dict[str, str]:
-    return dict(os.environ) | site.environment | (command.environment if command else {})
-
-
 def _run(allocation: Allocation, command: Command, place: Place) -> None:
-    environment = dict(os.environ) | command.environment
+    environment = dict(os.environ) | command.environment | token_environment(place.token)
     with head_node(allocation, environment) as node:
         inside = environment | {"RAY_ADDRESS": allocation.address}
         log = place.state / f"trainer-attempt{place.attempt}.log"
@@ -153,22 +160,31 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
 
 
 def _serve(allocation: Allocation, place: Place, site: Site) -> None:
-    """A node that is not the first: in the cluster until the first says that the attempt is over."""
-    environment = _environment(None, site) | {
-        "VERL_USE_EXTERNAL_MODULES": site.environment.get("VERL_USE_EXTERNAL_MODULES", "estr.cluster.verl")
-    }
+    """A node that is not the first: in the cluster until the first says that the attempt is over.
+
+    Raises:
+        NodeLost: there is no head for `START_SECONDS`, or it ends without saying that the attempt is over.
+    """
+    environment = dict(os.environ) | {"VERL_USE_EXTERNAL_MODULES": PLUGIN} | site.environment
+    environment |= token_environment(place.token)
     started = time.time()
-    while True:
+
+    def over() -> bool:
+        ended = _ended(place)
+        return ended.exists() and ended.stat().st_mtime > started
+
+    deadline = time.monotonic() + START_SECONDS
+    while time.monotonic() < deadline:
+        began = time.monotonic()
         with worker_node(allocation, environment) as node:
-            while node.alive():
-                if _ended(place).exists() and _ended(place).stat().st_mtime > started:
-                    return
+            while node.alive() and not over():
                 time.sleep(1.0)
-        if _ended(place).exists() and _ended(place).stat().st_mtime > started:
+        if over():
             return
-        if time.time() - started > 600:
-            raise NodeLost(f"this node lost Ray's head at {allocation.address}")
+        if time.monotonic() - began > LONGEST_TRY:
+            raise NodeLost(f"Ray's head at {allocation.address} ended before the attempt did")
         time.sleep(2.0)
+    raise NodeLost(f"this node found no Ray head at {allocation.address}")
 
 
 def _ended(place: Place) -> Path:
