@@ -42,7 +42,7 @@ AccountingStorageType=accounting_storage/none
 MinJobAge=300
 KillWait=5
 SlurmdParameters=config_overrides
-NodeName=node[1-{nodes}] NodeHostname={host} NodeAddr=127.0.0.1 Port=[{first}-{last}] CPUs=16 RealMemory=64000 \
+NodeName=node[1-{nodes}] NodeHostname={host} NodeAddr=127.0.0.1 Port=[{first}-{last}] CPUs=64 RealMemory=64000 \
 Gres=gpu:h800:{gpus} State=UNKNOWN
 PartitionName=gpu Nodes=node[1-{nodes}] Default=YES MaxTime=INFINITE State=UP
 """

@@ -32,7 +32,7 @@ def workspace(tmp_path: Path) -> Path:
     (tmp_path / "environments").symlink_to(REPOSITORY / "environments")
     (tmp_path / "slurm").symlink_to("workflow/profiles/slurm")
     site = yaml.safe_load((tmp_path / "configs" / "site.yaml").read_text())
-    site |= {"launch": f"{VERL}/{{command}}", "memory_gb": 8, "cores": 4}
+    site |= {"launch": f"{VERL}/{{command}}", "memory_gb": 8}
     # the nodes have names that nobody else resolves; a slow sampler, so that there is a middle to cancel in
     site["setup"] = "export ESTR_HEAD=127.0.0.1 ESTR_TEST_TOKEN_SECONDS=0.05"
     (tmp_path / "configs" / "site.yaml").write_text(yaml.safe_dump(site))

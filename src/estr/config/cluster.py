@@ -152,6 +152,7 @@ class Site(Section):
     launch: str
     setup: str
     retrievers: dict[str, str]
+    retriever_port: Annotated[int, Field(ge=1024, le=65535)]
     judge_url: str | None
     judge_model: str | None
     ray_port: Annotated[int, Field(ge=1024, le=10000)]

@@ -46,7 +46,7 @@ def make_workspace(policy: Path, folder: Path) -> Path:
     shutil.copytree(REPOSITORY / "configs", configs)
     (configs / "scales" / "cpu.yaml").write_text(yaml.safe_dump(cpu_scale(policy)))
     site = yaml.safe_load((configs / "site.yaml").read_text())
-    site |= {"ray_port": PORT, "verl_settings": cpu_settings(folder), "retrievers": {}}
+    site |= {"ray_port": PORT, "cores": 32, "verl_settings": cpu_settings(folder), "retrievers": {}}
     environment = verl_environment(folder, "verl_on_cpu,estr.cluster.verl")
     site["environment"] = {key: value for key, value in environment.items() if os.environ.get(key) != value}
     (configs / "site.yaml").write_text(yaml.safe_dump(site))

@@ -30,7 +30,10 @@ def in_the_checkout(monkeypatch):
 def command_of(task: str, label: str) -> tuple[ClusterRun, Command]:
     run = resolve_any("paper", task, label, 0)
     place = Place(
-        Path("/models") / run.policy.model, Path("/data") / task, Path("/runs/estr__tau=1.0/it's here"), "http://127.0.0.1:8000"
+        Path("/models") / run.policy.model,
+        Path("/data") / task,
+        Path("/runs/estr__tau=1.0/it's here"),
+        "http://127.0.0.1:8000",
     )
     return run, verl_command(run, place, load_site(), tools=task != "dapo_math")
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
-import signal
 import socket
 import subprocess
 import sys
@@ -14,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from estr.cluster.launch.server import stop
 from estr.errors import UserError
 
 START_SECONDS = 600.0
@@ -33,9 +33,12 @@ class Allocation:
     head: str
     port: int
     gpus: int
+    cores: int
 
     @classmethod
-    def of_this_job(cls, nodes: int, gpus: int, port: int, environment: Mapping[str, str] = os.environ) -> Allocation:
+    def of_this_job(
+        cls, nodes: int, gpus: int, cores: int, port: int, environment: Mapping[str, str] = os.environ
+    ) -> Allocation:
         """From the variables of `srun`; outside Slurm this machine alone.
 
         Raises:
@@ -48,7 +51,7 @@ class Allocation:
                 f"srun --nodes={nodes} --ntasks={nodes} --ntasks-per-node=1"
             )
         head = environment.get("ESTR_HEAD") or _first_node(environment)
-        return cls(int(environment.get("SLURM_PROCID", "0")), tasks, head, port, gpus)
+        return cls(int(environment.get("SLURM_PROCID", "0")), tasks, head, port, gpus, cores)
 
     @property
     def address(self) -> str:
@@ -116,18 +119,13 @@ class Node:
 
 @contextlib.contextmanager
 def _node(options: list[str], allocation: Allocation, environment: Mapping[str, str]) -> Iterator[Node]:
-    command = _ray("start", "--block", f"--num-gpus={allocation.gpus}", *options)
+    command = _ray("start", "--block", f"--num-gpus={allocation.gpus}", f"--num-cpus={allocation.cores}", *options)
     quiet = dict(environment) | {"RAY_USAGE_STATS_ENABLED": "0"}
     process = subprocess.Popen(command, env=quiet, stdout=sys.stderr, start_new_session=True)
     try:
         yield Node(process)
     finally:
-        for how in (signal.SIGTERM, signal.SIGKILL):
-            if process.poll() is None:
-                with contextlib.suppress(ProcessLookupError):
-                    os.killpg(process.pid, how)
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    process.wait(timeout=20)
+        stop(process)
 
 
 def _wait_for(allocation: Allocation, node: Node, environment: Mapping[str, str]) -> None:

@@ -11,11 +11,11 @@ import contextlib
 import hashlib
 import logging
 import os
-import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from estr.cluster.launch.allocation import (
@@ -30,6 +30,7 @@ from estr.cluster.launch.allocation import (
 )
 from estr.cluster.launch.command import PLUGIN, Command, Place, tool_file, verl_command
 from estr.cluster.launch.export import export, last_update, updates_done_again
+from estr.cluster.launch.server import search_service, stop, tail
 from estr.config import ClusterRun, Site, keep_rule
 from estr.errors import UserError
 from estr.layout import Layout, existing
@@ -60,20 +61,22 @@ def train(layout: Layout, config: ClusterRun, site: Site) -> None:
     if (folder / "run.json").exists() and read_json(folder / "run.json")["inputs_hash"] == key:
         logger.warning("%s is complete; delete %s to train it again", config.run_id, folder / "run.json")
         return
-    allocation = Allocation.of_this_job(config.resources.nodes, config.resources.gpus_per_node, site.ray_port)
+    allocation = Allocation.of_this_job(
+        config.resources.nodes, config.resources.gpus_per_node, site.cores, site.ray_port
+    )
     if allocation.rank > 0:
         _serve(allocation, place, site)
         return
     attempts = place.state / "attempts.json"
     history = read_json(attempts) if attempts.exists() else []
-    place = Place(place.model, place.data, place.state, place.retriever, attempt=len(history))
-    command = _prepare(config, place, site)
-    started = time.time()
-    before = last_update(place.record)
-    with _noted(attempts, history, before, started):
+    place = replace(place, attempt=len(history))
+    place.state.mkdir(parents=True, exist_ok=True)
+    with _noted(attempts, history, last_update(place.record)):
         _ended(place).unlink(missing_ok=True)
         try:
-            _run(allocation, command, place)
+            with _retriever(place, site, allocation) as url:
+                here = replace(place, retriever=url)
+                _run(allocation, _prepare(config, here, site), here)
         finally:
             _ended(place).touch()
     _finish(config, place, folder, key)
@@ -101,8 +104,19 @@ def _place(layout: Layout, config: ClusterRun, site: Site, folder: Path) -> Plac
     return Place(model_folder(config, site), data, folder / "state", retriever)
 
 
+@contextlib.contextmanager
+def _retriever(place: Place, site: Site, allocation: Allocation) -> Iterator[str | None]:
+    """The URL of the task's retriever: the site's service, or one that is started here; None if nothing is searched."""
+    searches = "search" in read_json(place.data / "data.json").get("tools", ())
+    if not searches or place.retriever is None or place.retriever.startswith(("http://", "https://")):
+        yield place.retriever if searches else None
+        return
+    log = place.state / f"retriever-attempt{place.attempt}.log"
+    with search_service(Path(place.retriever), allocation.head, site.retriever_port, log) as url:
+        yield url
+
+
 def _prepare(config: ClusterRun, place: Place, site: Site) -> Command:
-    place.state.mkdir(parents=True, exist_ok=True)
     task = prepared_task(config.task, place.data, place.retriever, cut_characters)
     # tools differ between problems in what they know, not in their names
     toolbox = task.toolbox(Problem((), "", "", "", "train", 0))
@@ -132,7 +146,7 @@ def _run(allocation: Allocation, command: Command, place: Place) -> None:
             try:
                 _watch(process, node, allocation, environment)
             finally:
-                _stop(process)
+                stop(process, patience=30.0)
 
 
 def _watch(process: subprocess.Popen[bytes], node: Node, allocation: Allocation, environment: dict[str, str]) -> None:
@@ -148,15 +162,6 @@ def _watch(process: subprocess.Popen[bytes], node: Node, allocation: Allocation,
                     f"{allocation.nodes - living} of {allocation.nodes} nodes left; the job is resubmitted and resumes"
                 )
         time.sleep(1.0)
-
-
-def _stop(process: subprocess.Popen[bytes]) -> None:
-    for how in (signal.SIGTERM, signal.SIGKILL):
-        if process.poll() is None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, how)
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(timeout=30)
 
 
 def _serve(allocation: Allocation, place: Place, site: Site) -> None:
@@ -192,13 +197,10 @@ def _ended(place: Place) -> Path:
 
 
 @contextlib.contextmanager
-def _noted(path: Path, history: list[dict[str, object]], before: int, started: float) -> Iterator[None]:
+def _noted(path: Path, history: list[dict[str, object]], before: int) -> Iterator[None]:
     """Every start of the run, with the updates that were there and what was lost to its end."""
-    note: dict[str, object] = {
-        "started": started,
-        "updates_before": before,
-        "slurm_job": os.environ.get("SLURM_JOB_ID"),
-    }
+    job = os.environ.get("SLURM_JOB_ID")
+    note: dict[str, object] = {"started": time.time(), "updates_before": before, "slurm_job": job}
     write_json(path, [*history, note | {"ended": None}])
     try:
         yield
@@ -214,7 +216,7 @@ def _finish(config: ClusterRun, place: Place, folder: Path, key: str) -> None:
         log = place.state / f"trainer-attempt{place.attempt}.log"
         raise UserError(
             f"{config.run_id}: verl ended at update {reached} of {wanted}, last checkpoint {_latest(place)}; the same "
-            f"command resumes there. The end of {log}:\n{_tail(log)}"
+            f"command resumes there. The end of {log}:\n{tail(log)}"
         )
     logs = [place.state / f"verl-attempt{attempt}.jsonl" for attempt in range(place.attempt + 1)]
     steps = export(place.record, logs, config.train.learning_rate, config.train.sync_interval, folder)
@@ -236,10 +238,6 @@ def _finish(config: ClusterRun, place: Place, folder: Path, key: str) -> None:
 def _latest(place: Place) -> str:
     note = place.checkpoints / "latest_checkpointed_iteration.txt"
     return f"of version {note.read_text().strip()}" if note.exists() else "none"
-
-
-def _tail(log: Path, lines: int = 15) -> str:
-    return "\n".join(log.read_text(errors="replace").splitlines()[-lines:])
 
 
 def _merge(config: ClusterRun, checkpoint: Path, policy: Path) -> None:
