@@ -42,12 +42,12 @@ test-cluster-fast: env-verl
 	$(VERL) -m "not slow"
 	$(VERL)/test_training.py -k separate_async
 
-# everything; test_slurm needs root and Slurm, and is skipped without
+# everything; tests/slurm needs root and Slurm, and is skipped without
 test-cluster: setup cluster-env
 	$(VERL)
 	$(CURDIR)/.venv-sglang-0.5.12/bin/python -m pytest -p no:cacheprovider tests/cluster/sglang
 	$(CURDIR)/.venv-sglang-0.5.23/bin/python -m pytest -p no:cacheprovider tests/cluster/sglang
-	pytest tests/slurm
+	pytest -m cluster tests/slurm
 
 lint: setup
 	ruff check .

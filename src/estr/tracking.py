@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
 
 BATCH = 1000
+LARGEST_POLICY = 1_000_000_000
+"""Bytes; a larger policy stays where it is, and a tag says where."""
 DIGEST = "metrics_sha256"
 """Tag by which a complete run is known again: that of its metrics.parquet."""
 logger = logging.getLogger(__name__)
@@ -130,7 +132,11 @@ class RunTracker:
         self.sync_metrics(pq.read_table(folder / "metrics.parquet"))
         for name in ("run.json", "metrics.parquet", "tokens.parquet"):
             self._client.log_artifact(self.run_id, str(folder / name))
-        self._client.log_artifacts(self.run_id, str(folder / "policy"), "policy")
+        policy = folder / "policy"
+        if sum(file.stat().st_size for file in policy.iterdir()) <= LARGEST_POLICY:
+            self._client.log_artifacts(self.run_id, str(policy), "policy")
+        else:
+            self._client.set_tag(self.run_id, "policy_folder", str(policy))
         self.end("FINISHED")
 
     def end(self, status: str) -> None:

@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 from synthetic import RULES, ResultsFolder
 
+from estr.config import resolve_any
 from estr.errors import UserError
 from estr.report.runs import load_runs
 from estr.report.settings_table import OURS, load_paper_settings, settings_frame, settings_views
@@ -89,12 +90,19 @@ def test_a_run_without_a_setting_is_named(folder: ResultsFolder) -> None:
         build(folder.run_dirs)
 
 
-def test_runs_of_another_engine_are_not_guessed_at(folder: ResultsFolder) -> None:
+def test_a_run_in_verl_shows_the_papers_own_values(folder: ResultsFolder) -> None:
     path = folder.write("estr", 0) / "run.json"
     record = json.loads(path.read_text())
-    record["config"] = {"engine": "verl"}
+    record["config"] = resolve_any("paper", "dapo_math", "estr", 0).model_dump()
     path.write_text(json.dumps(record))
-    assert set(build(folder.run_dirs)["ours_dapo_math"]) == {""}
+    table = build(folder.run_dirs)
+    ours, paper = table["ours_dapo_math"], table["paper_dapo_math"]
+    settings = load_paper_settings()
+    same = [row["setting"] for row in settings if row["source"] == "v1 Table 3" and row["setting"] != "Reward"]
+    numbers = {"Rollout mem. util.": "0.70", "ESTR tau (default)": "1.6"}
+    for setting in same:
+        assert numbers.get(setting, ours[setting]).lower().startswith(paper[setting].lower()), setting
+    assert ours["Updates"] == "60" and ours["Warm start"] == "none"
 
 
 @pytest.mark.parametrize(

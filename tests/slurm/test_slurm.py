@@ -17,6 +17,7 @@ sys.path.append(str(REPOSITORY / "tests" / "cluster" / "verl"))
 
 pytestmark = [
     pytest.mark.slow,
+    pytest.mark.cluster,
     pytest.mark.skipif(slurm_cluster.available() is not None, reason=str(slurm_cluster.available())),
     pytest.mark.skipif(not (VERL / "estr").exists(), reason="no environment with verl; make cluster-env builds it"),
 ]

@@ -9,6 +9,7 @@ import pandas as pd
 
 from estr.config import configs_folder
 from estr.errors import UserError
+from estr.layout import PAPER
 from estr.report.labels import benchmarks, task_name
 from estr.report.run_views import NOT_REPORTED
 from estr.report.runs import RunResult, by_task, load_runs
@@ -104,6 +105,49 @@ OURS: dict[str, Value] = {
 """By the settings of settings.csv, how a run of the embedded engine has it; None where a run says nothing about it."""
 
 
+def _gpus(run: RunResult) -> str:
+    train, rollout, each = (
+        _config(f"resources.{key}")(run) for key in ("train_nodes", "rollout_nodes", "gpus_per_node")
+    )
+    return f"{train * each} / {rollout * each}"
+
+
+def _split(model: str) -> Value:
+    return _joined(
+        "{}/{}/{}/{}", *(f"resources.{model}.{kind}" for kind in ("tensor", "pipeline", "context", "expert"))
+    )
+
+
+OURS_IN_VERL: dict[str, Value] = OURS | {
+    "Policy model": _config("policy.model"),
+    "Train backend": lambda run: {"megatron": "Megatron", "fsdp2": "FSDP2"}[_config("resources.backend")(run)],
+    "Rollout engine": _constant("SGLang"),
+    "Task type": lambda run: "single-turn" if run.task == "dapo_math" else "multi-turn tool",
+    "Total nodes (x 8 H800)": lambda run: (
+        _config("resources.train_nodes")(run) + _config("resources.rollout_nodes")(run)
+    ),
+    "Train nodes": _config("resources.train_nodes"),
+    "Rollout nodes": _config("resources.rollout_nodes"),
+    "Train GPUs / Rollout GPUs": _gpus,
+    "Actor TP/PP/CP/EP": _split("actor"),
+    "Ref TP/PP/CP/EP": _split("reference"),
+    "Rollout TP/EP": _joined("{}/{}", "resources.rollout_tensor", "resources.rollout_expert"),
+    "Prompt length": _config("train.prompt_tokens"),
+    "Max model length": _config("train.model_tokens"),
+    "Max turns": _config("train.turns"),
+    "Staleness threshold": lambda run: None if run.method == "sync" else _config("train.staleness_threshold")(run),
+    "Param-sync interval": lambda run: None if run.method == "sync" else _config("train.sync_interval")(run),
+    "Partial rollout": lambda run: None if run.method == "sync" else _constant("yes")(run),
+    "Rollout mem. util.": _config("resources.memory_fraction"),
+    "Epochs": _config("train.epochs"),
+    "Updates": lambda run: run.steps,
+    "Training problems": _config("train.train_problems"),
+    "Warm start": _constant(NONE),
+    "At a version switch": _constant("aborted and resumed, prefix recomputed"),
+}
+"""The same for a run in verl."""
+
+
 def table3_settings(folders: Sequence[Path], calibrations: Sequence[Path], out_stem: Path) -> None:
     """Write the table from the runs of the main results; it has no use for a calibration."""
     frame = settings_frame(load_runs(run_folders(folders)), load_paper_settings())
@@ -139,8 +183,8 @@ def load_paper_settings(path: Path | None = None) -> list[dict[str, str]]:
 def settings_frame(runs: Sequence[RunResult], paper: Sequence[dict[str, str]]) -> pd.DataFrame:
     """A row per setting: paper_<task>, ours_<task> of every task of the paper, `source`.
 
-    Ours are the distinct values over the runs of a task, empty for an engine other than the embedded one; staleness is
-    that of the asynchronous methods, tau and epsilon are ESTR's.
+    Ours are the distinct values over the runs of a task; staleness is that of the asynchronous methods, tau and epsilon
+    are ESTR's.
 
     Raises:
         UserError: a run lacks a setting.
@@ -151,7 +195,7 @@ def settings_frame(runs: Sequence[RunResult], paper: Sequence[dict[str, str]]) -
         row = {"scale": runs[0].scale, "setting": given["setting"]}
         for task in PAPER_TASKS:
             row[f"paper_{task}"] = given[task]
-            row[f"ours_{task}"] = _ours(tasks.get(task, []), OURS[given["setting"]])
+            row[f"ours_{task}"] = _ours(tasks.get(task, []), given["setting"])
         rows.append(row | {"source": given["source"]})
     frame = pd.DataFrame(rows)
     for task in PAPER_TASKS:
@@ -159,8 +203,8 @@ def settings_frame(runs: Sequence[RunResult], paper: Sequence[dict[str, str]]) -
     return frame
 
 
-def _ours(runs: Sequence[RunResult], value: Value) -> str:
-    values = (value(run) for run in runs if run.engine == "embedded")
+def _ours(runs: Sequence[RunResult], setting: str) -> str:
+    values = ((OURS_IN_VERL if run.engine == "verl" else OURS)[setting](run) for run in runs)
     return ", ".join(dict.fromkeys(_text(found) for found in values if found is not None))
 
 
@@ -190,7 +234,8 @@ def settings_views(frame: pd.DataFrame) -> list[View]:
         note += (
             f"Ours: {benchmarks(run_tasks, scale)}, read from the configurations of the runs at {scale} scale "
             f"({counts}); a setting that differs between them is listed with every value. Staleness is that of the "
-            "methods other than sync. Lengths are in tokens, ours of a vocabulary of words."
+            "methods other than sync. Lengths are in tokens"
+            f"{'' if scale == PAPER else ', ours of a vocabulary of words'}."
         )
     groups.append(("", 1))
     return [

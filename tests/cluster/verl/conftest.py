@@ -1,14 +1,16 @@
 """A policy folder of the embedded engine and its problems. Everything here needs verl's environment."""
 
-import importlib.util
 import json
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import pandas as pd
 import pytest
 from cpu_scale import tiny_policy
 
-if importlib.util.find_spec("verl") is None:
+try:
+    version("verl")
+except PackageNotFoundError:
     collect_ignore_glob = ["test_*.py"]
 
 
