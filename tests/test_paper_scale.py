@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 import yaml
 
-from conftest import REPOSITORY
 from estr.config import ClusterRun, expand, load_any_scale, load_experiment, load_site, resolve, resolve_any
 from estr.errors import UserError
 from estr.report.settings_table import load_paper_settings
 
+REPOSITORY = Path(__file__).parents[1]
 NODES = {"browsecomp_plus": 4, "dapo_math": 2, "gsm8k": 2, "search_r1": 2}
 
 

@@ -29,7 +29,7 @@ from estr.cluster.launch.allocation import (
     worker_node,
 )
 from estr.cluster.launch.command import PLUGIN, Command, Place, tool_file, verl_command
-from estr.cluster.launch.export import export, last_update, updates_done_again
+from estr.cluster.launch.export import export, last_sign_of, last_update, updates_done_again
 from estr.cluster.launch.server import search_service, stop, tail
 from estr.config import ClusterRun, Site, keep_rule
 from estr.errors import UserError
@@ -222,7 +222,10 @@ def _finish(config: ClusterRun, place: Place, folder: Path, key: str) -> None:
     steps = export(place.record, logs, config.train.learning_rate, config.train.sync_interval, folder)
     _merge(config, checkpoint, folder / "policy")
     attempts = read_json(place.state / "attempts.json")
-    seconds = sum(attempt["ended"] - attempt["started"] for attempt in attempts if attempt["ended"])
+    for number, attempt in enumerate(attempts):
+        # a killed one did not say when
+        attempt["ended"] = attempt["ended"] or last_sign_of(place.record, number) or attempt["started"]
+    seconds = sum(attempt["ended"] - attempt["started"] for attempt in attempts)
     record = run_record(config, keep_rule(config), key, seconds, steps, None)
     in_flight = int((1 + config.train.staleness_threshold) * config.train.sync_interval * config.train.prompts)
     resumed = len(attempts) > 1 and not config.synchronous

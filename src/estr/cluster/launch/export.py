@@ -51,15 +51,17 @@ def export(record: Path, logs: Iterable[Path], learning_rate: float, updates_per
         missing = sorted(set(range(1, steps[-1] + 1)) - set(steps))
         raise UserError(f"{record}: the updates {missing[:5]} were not recorded; delete the run's state/ to start over")
     norms = gradient_norms(logs)
-    rows, before = [], math.nan
+    rows: list[pa.Table] = []
+    before: dict[int, float] = {}  # end of the update before, by attempt
     for step in steps:
         version = lines[step][0]["target_version"]
-        row = _row(step, lines[step], before) | {
+        attempt = lines[step][0]["attempt"]
+        row = _row(step, lines[step], before.get(attempt, math.nan)) | {
             "learning_rate": learning_rate,
             # verl logs one value per version: the mean over its updates
             "grad_norm": norms.get(version + 1, math.nan),
         }
-        before = row["wall_time"]
+        before[attempt] = row["wall_time"]
         rows.append(metrics_row(row))
     write_table(pa.concat_tables(rows), out / "metrics.parquet")
     write_table(_tokens(record, lines), out / "tokens.parquet")
@@ -74,6 +76,12 @@ def last_update(record: Path) -> int:
 def updates_done_again(record: Path) -> int:
     """Updates that more than one attempt computed."""
     return sum(len({line["attempt"] for line in found}) > 1 for found in _all_attempts(record).values())
+
+
+def last_sign_of(record: Path, attempt: int) -> float | None:
+    """When an attempt recorded something last, in seconds since the epoch; None if it never did."""
+    times = [line["time"] for found in _all_attempts(record).values() for line in found if line["attempt"] == attempt]
+    return max(times, default=None)
 
 
 def _last_attempts(record: Path) -> dict[int, list[dict[str, Any]]]:
