@@ -29,6 +29,7 @@ def workspace(tmp_path: Path) -> Path:
     from cpu_scale import make_workspace, tiny_policy
 
     make_workspace(tiny_policy(tmp_path / "policy"), tmp_path)
+    only_matched_budget(tmp_path / "configs")
     (tmp_path / "workflow").symlink_to(REPOSITORY / "workflow")
     (tmp_path / "environments").symlink_to(REPOSITORY / "environments")
     (tmp_path / "slurm").symlink_to("workflow/profiles/slurm")
@@ -38,6 +39,19 @@ def workspace(tmp_path: Path) -> Path:
     site["setup"] = "export ESTR_HEAD=127.0.0.1 ESTR_TEST_TOKEN_SECONDS=0.05"
     (tmp_path / "configs" / "site.yaml").write_text(yaml.safe_dump(site))
     return tmp_path
+
+
+def only_matched_budget(configs: Path) -> None:
+    """An experiment whose runs the scale has."""
+    for path in (configs / "experiments").iterdir():
+        path.unlink()
+    runs = [
+        {"tasks": ["dapo_math"], "methods": ["async"]},
+        {"tasks": ["dapo_math"], "methods": ["icepop"], "overrides": {"thresholds": ["matched"]}},
+    ]
+    (configs / "experiments" / "small.yaml").write_text(yaml.safe_dump({"title": "Small", "runs": runs}))
+    study = yaml.safe_load((configs / "config.yaml").read_text()) | {"experiments": ["small"]}
+    (configs / "config.yaml").write_text(yaml.safe_dump(study))
 
 
 def test_cancelled_training_resumes(workspace: Path, tmp_path_factory: pytest.TempPathFactory) -> None:

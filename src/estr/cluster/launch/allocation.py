@@ -67,6 +67,15 @@ def _first_node(environment: Mapping[str, str]) -> str:
     return socket.gethostbyname(name)
 
 
+OTHER_VENDORS = ("ROCR_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL", "ZE_AFFINITY_MASK")
+"""Slurm sets these beside CUDA_VISIBLE_DEVICES, whatever the GPUs are; verl refuses to start where both are set."""
+
+
+def job_environment() -> dict[str, str]:
+    """The variables of this job, for Ray and the trainer."""
+    return {name: value for name, value in os.environ.items() if name not in OTHER_VENDORS}
+
+
 def token_environment(file: Path) -> dict[str, str]:
     """Variables by which Ray's processes know each other: a secret of the run, in a file that its owner alone reads."""
     if not file.exists():

@@ -24,6 +24,7 @@ from estr.cluster.launch.allocation import (
     Node,
     NodeLost,
     head_node,
+    job_environment,
     living_nodes,
     token_environment,
     worker_node,
@@ -130,7 +131,7 @@ def _prepare(config: ClusterRun, place: Place, site: Site) -> Command:
 
 
 def _run(allocation: Allocation, command: Command, place: Place) -> None:
-    environment = dict(os.environ) | command.environment | token_environment(place.token)
+    environment = job_environment() | command.environment | token_environment(place.token)
     with head_node(allocation, environment) as node:
         inside = environment | {"RAY_ADDRESS": allocation.address}
         log = place.state / f"trainer-attempt{place.attempt}.log"
@@ -170,7 +171,7 @@ def _serve(allocation: Allocation, place: Place, site: Site) -> None:
     Raises:
         NodeLost: there is no head for `START_SECONDS`, or it ends without saying that the attempt is over.
     """
-    environment = dict(os.environ) | {"VERL_USE_EXTERNAL_MODULES": PLUGIN} | site.environment
+    environment = job_environment() | {"VERL_USE_EXTERNAL_MODULES": PLUGIN} | site.environment
     environment |= token_environment(place.token)
     started = time.time()
 
