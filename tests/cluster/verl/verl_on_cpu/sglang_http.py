@@ -5,10 +5,12 @@ loads them from there, with the version. `ESTR_TEST_LOG` keeps every answer, and
 """
 
 import asyncio
+import ctypes
 import json
 import os
 import random
 import shutil
+import signal
 import subprocess
 from pathlib import Path
 
@@ -29,6 +31,10 @@ def server_name(replica_rank):
     return f"sglang_http_server_{replica_rank}"
 
 
+def _die_with_parent():
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: a killed test leaves no server behind
+
+
 class Server:
     def __init__(self, path, response_length):
         self.response_length, self.global_steps = response_length, 0
@@ -45,7 +51,11 @@ class Server:
         command += ["--context-length", "500", "--max-total-tokens", "8192", "--weight-version", "0"]
         command += ["--max-running-requests", os.environ.get("ESTR_TEST_RUNNING", "6")]
         self.process = subprocess.Popen(
-            command, env=environment, stdout=(self.log / "server.txt").open("w"), stderr=subprocess.STDOUT
+            command,
+            env=environment,
+            stdout=(self.log / "server.txt").open("w"),
+            stderr=subprocess.STDOUT,
+            preexec_fn=_die_with_parent,
         )
         self.client = httpx.AsyncClient(base_url=self.url, timeout=300, trust_env=False)
 
