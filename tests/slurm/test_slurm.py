@@ -62,10 +62,13 @@ def test_cancelled_training_resumes(workspace: Path, tmp_path_factory: pytest.Te
         command = ["snakemake", "--profile", "slurm", "--config", "scale=cpu", "--latency-wait", "10"]
         command += ["--", "results/cpu/calibration/dapo_math.json"]
         process = subprocess.Popen(command, cwd=workspace, env=environment, stdout=log, stderr=subprocess.STDOUT)
-        first = _training_job(process, run, workspace)
-        assert first["nodes"] == "2" and first["gres"] == "gpu:h800:1", first
-        subprocess.run(["scancel", first["id"]], check=True)
-        assert process.wait(timeout=900) == 0, _said(workspace)
+        try:
+            first = _training_job(process, run, workspace)
+            assert first["nodes"] == "2" and first["gres"] == "gres:gpu:h800:1", first
+            subprocess.run(["scancel", first["id"]], check=True)
+            assert process.wait(timeout=900) == 0, _said(workspace)
+        finally:
+            process.kill()  # asked politely it would wait for its jobs, and cancel those of the next cluster
     record = json.loads((run / "run.json").read_text())
     jobs = [attempt["slurm_job"] for attempt in record["attempts"]]
     assert len(jobs) == 2 and jobs[0] == first["id"] and jobs[1] != first["id"]
