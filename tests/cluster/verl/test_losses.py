@@ -10,7 +10,7 @@ from tensordict import NonTensorData, NonTensorStack, TensorDict
 from verl.trainer.ppo.core_algos import get_policy_loss_fn
 from verl.utils.metric import Metric
 from verl.workers import engine_workers
-from verl.workers.config import FSDPActorConfig
+from verl.workers.config import FSDPActorConfig, PolicyLossConfig
 
 from estr.algorithm import TokenSignals, build_rule, objective
 from estr.cluster.loss_modes import LOSS_MODES
@@ -140,6 +140,18 @@ def test_micro_batches_and_ranks_add_up() -> None:
     for name in ("masked_fraction", "log_ratio_abs", "sequences_masked_fraction"):
         together = Metric.aggregate_dp([metrics[f"estr/{name}"] for _, metrics in results])
         assert together == pytest.approx(expected.diagnostics[name], rel=1e-5)
+
+
+def test_verls_own_settings_with_our_loss_mode_are_enough() -> None:
+    """The three lines of docs/use_in_verl.md name no thresholds: the paper's are the default."""
+    data, target, signals = micro_batch()
+    config = FSDPActorConfig(
+        strategy="fsdp2", rollout_n=1, ppo_micro_batch_size_per_gpu=1, policy_loss=PolicyLossConfig(loss_mode="estr")
+    )
+    loss, metrics = engine_workers.ppo_loss(config=config, model_output=model_output(target, data), data=data)
+    expected = objective(signals, build_rule("entropy_scaled", tau=1.6, eps=0.01), clip_high=0.2)
+    torch.testing.assert_close(loss, expected.loss)
+    assert "estr/masked_fraction" in metrics
 
 
 def test_staleness_is_measured() -> None:
