@@ -1,11 +1,15 @@
 """What MLflow adds to a training run: followed live, and imported when it is complete."""
 
+import resource
 import shutil
 import subprocess
 import sys
+import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, replace
+from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
@@ -15,19 +19,23 @@ from estr import stages
 from estr.config import RunConfig
 from estr.layout import Layout
 from estr.provenance import read_json, write_json
-from estr.tracking import Study, import_runs, open_study
+from estr.tracking import Study, open_study
 
 IMPORT_MLFLOW = "import time; t = time.perf_counter(), time.process_time(); from mlflow.tracking import MlflowClient; \
 print(time.perf_counter() - t[0], time.process_time() - t[1])"
 AT_MOST = 1.01
+REPRODUCTION = 102
+"""Runs of `make reproduce`, which one call imports."""
 
 
-def mlflow_share(layout: Layout, sizes: StepSizes, steps: int, turns: int) -> list[Measurement]:
+def mlflow_share(
+    layout: Layout, sizes: StepSizes, steps: int, turns: int, runs: int = REPRODUCTION
+) -> list[Measurement]:
     """Runs of `steps` updates with live tracking on and off, in turn, in units of the run without MLflow.
 
     The clock of what goes to MLflow runs inside the run with tracking: the difference between two runs would be noise.
     `live` has that time and the client's import, once a process; `live, on against off` is the noisy difference, for
-    comparison; `import` is `estr track runs` on the runs without tracking, each in a call of its own.
+    comparison; `import` is one of `runs` runs that one call of `estr track runs` takes in, in a process of its own.
     """
     study = open_study("benchmark", layout.results, None, layout.study)
     config = sizes.config("estr")
@@ -35,7 +43,7 @@ def mlflow_share(layout: Layout, sizes: StepSizes, steps: int, turns: int) -> li
     off, on, live, imported = [], [], [], []
     for turn in range(turns):
         off.append(_run(layout, config, replace(study, live=False)))
-        imported.append(_import(layout, config, study, turn))
+        imported.append(_import(layout, config, study, turn, runs))
         with _clocked() as inside:
             on.append(_run(layout, config, replace(study, live=True)))
         live += plus([_client_import()], [Spent(sum(s.wall for s in inside), sum(s.cpu for s in inside))])
@@ -51,13 +59,23 @@ def _run(layout: Layout, config: RunConfig, study: Study) -> Spent:
     return spent(lambda: stages.train(layout, config))
 
 
-def _import(layout: Layout, config: RunConfig, study: Study, turn: int) -> Spent:
-    """Import the run under a new id, with an evaluation of a few numbers."""
+def _import(layout: Layout, config: RunConfig, study: Study, turn: int, runs: int) -> Spent:
+    """`estr track runs` on copies of the run, as the workflow calls it once for all of them: what one of them costs."""
     folder = layout.run(config)
-    record = read_json(folder / "run.json") | {"run_id": f"{config.run_id}/{turn}"}
-    write_json(folder / "run.json", record)
+    record = read_json(folder / "run.json")
     write_json(folder / "evaluation.json", {"steps": config.train.steps, "avg@4": 0.5, "pass@4": 0.75})
-    return spent(lambda: import_runs(study, [folder], layout.root / "mlflow_runs.json"))
+    with tempfile.TemporaryDirectory(dir=layout.results) as name:
+        copies = [Path(name) / str(number) for number in range(runs)]
+        for copy in copies:
+            shutil.copytree(folder, copy, ignore=shutil.ignore_patterns("state"))
+            write_json(copy / "run.json", record | {"run_id": f"{config.run_id}/{turn}/{copy.name}"})
+        command = [sys.executable, "-c", "from estr.cli import main; main()", "track", "runs", *map(str, copies)]
+        command += ["--out", str(Path(name) / "runs.json"), "--scale", layout.scale, "--results", str(layout.results)]
+        wall, before = time.perf_counter(), resource.getrusage(resource.RUSAGE_CHILDREN)
+        subprocess.run(command, check=True, capture_output=True)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return Spent((time.perf_counter() - wall) / runs, cpu / runs)
 
 
 @contextmanager

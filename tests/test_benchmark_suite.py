@@ -79,7 +79,7 @@ def test_whole_step(layout: Layout) -> None:
 
 
 def test_mlflow_share(layout: Layout) -> None:
-    check(mlflow_share.mlflow_share(layout, STEP, steps=2, turns=1), 3)
+    check(mlflow_share.mlflow_share(layout, STEP, steps=2, turns=1, runs=2), 3)
 
 
 def test_growth_has_no_targets(layout: Layout) -> None:
