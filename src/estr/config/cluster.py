@@ -1,12 +1,11 @@
 """What a scale of the verl engine says, and one resolved, hashed `ClusterRun` per run of it."""
 
-import hashlib
-import json
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from estr.config.sections import Count, EvaluationSettings, Positive, Section, Share, Staleness
+from estr.config.identity import Identity
+from estr.config.sections import Count, EvaluationSettings, Positive, Section, Share
 
 
 class Parallelism(Section):
@@ -103,41 +102,17 @@ class ClusterScale(Section):
     calibration_steps: Positive
 
 
-class ClusterRun(Section):
+class ClusterRun(Identity):
     """Everything that decides the numbers of a run in verl."""
 
-    scale: str
-    task: str
-    method: str
-    overrides: dict[str, str | int | float]
-    seed: Count
-    engine: Literal["verl"]
+    IRRELEVANT: ClassVar[dict[str, Any]] = {"evaluation": True, "train": {"save_every"}, "resources": {"hours"}}
+
     synchronous: bool
-    staleness: Staleness
-    rule: str
-    thresholds: dict[str, float | str]
-    matched_budget: bool
     reported: bool
     policy: ClusterPolicy
     train: ClusterTrain
     resources: ClusterResources
     evaluation: EvaluationSettings
-
-    @property
-    def label(self) -> str:
-        """The method with its overrides, as it stands in the run's path: `estr__tau=1.0`."""
-        return "__".join([self.method, *(f"{key}={value}" for key, value in sorted(self.overrides.items()))])
-
-    @property
-    def run_id(self) -> str:
-        return f"{self.scale}/{self.task}/{self.label}/seed{self.seed}"
-
-    @property
-    def hash(self) -> str:
-        """Twelve hex digits over all keys that change the training's numbers."""
-        irrelevant: Any = {"evaluation": True, "train": {"save_every"}, "resources": {"hours"}}
-        content = json.dumps(self.model_dump(exclude=irrelevant), sort_keys=True)
-        return hashlib.sha256(content.encode()).hexdigest()[:12]
 
 
 class Site(Section):

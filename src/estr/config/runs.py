@@ -1,26 +1,22 @@
 """One resolved, hashed `RunConfig` per run. A run is (scale, task, method, overrides, seed)."""
 
-import hashlib
 import itertools
-import json
 import re
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import yaml
 
 from estr.config.cluster import ClusterRun, ClusterScale
 from estr.config.files import load_any_scale, load_method, load_scale, load_sizes, load_task, parse
+from estr.config.identity import Identity
 from estr.config.sections import (
-    Count,
     CounterpartSizes,
     DataSizes,
     EvaluationSettings,
     PolicySizes,
     PretrainSettings,
     RunMatrix,
-    Section,
-    Staleness,
     TrainSettings,
 )
 from estr.errors import UserError
@@ -35,41 +31,21 @@ PROBES = (*MATCHED, BUDGET_FROM)
 """Methods whose rules every run reports as a diagnostic, and on whose thresholds a calibration depends."""
 
 
-class RunConfig(Section):
-    """Everything that decides a run's numbers."""
+class RunConfig(Identity):
+    """Everything that decides the numbers of a run of the embedded engine."""
 
-    scale: str
-    task: str
-    method: str
-    overrides: dict[str, str | int | float]
-    seed: Count
-    engine: str
-    staleness: Staleness
-    rule: str
-    thresholds: dict[str, float | str]
-    matched_budget: bool
+    IRRELEVANT: ClassVar[dict[str, Any]] = {
+        "evaluation": True,
+        "data": {"eval_problems"},
+        "train": {"checkpoint_every"},
+    }
+
     policy: PolicySizes
     counterpart: CounterpartSizes
     data: DataSizes
     pretrain: PretrainSettings
     train: TrainSettings
     evaluation: EvaluationSettings
-
-    @property
-    def label(self) -> str:
-        """The method with its overrides, as it stands in the run's path: `estr__tau=1.0`."""
-        return "__".join([self.method, *(f"{key}={value}" for key, value in sorted(self.overrides.items()))])
-
-    @property
-    def run_id(self) -> str:
-        return f"{self.scale}/{self.task}/{self.label}/seed{self.seed}"
-
-    @property
-    def hash(self) -> str:
-        """Twelve hex digits over all keys that change the training's numbers."""
-        irrelevant: Any = {"evaluation": True, "data": {"eval_problems"}, "train": {"checkpoint_every"}}
-        content = json.dumps(self.model_dump(exclude=irrelevant), sort_keys=True)
-        return hashlib.sha256(content.encode()).hexdigest()[:12]
 
 
 Run = RunConfig | ClusterRun
