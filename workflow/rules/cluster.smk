@@ -29,11 +29,11 @@ rule train:
         runtime=lambda w: 60 * resources_of(w).hours,
     params:
         config_hash=lambda w: run_config(w).hash,
-        setup=SITE.setup,
-        command=lambda w: inside(f"estr train {w.task} {w.label} --seed {w.seed} {OPTIONS}"),
+        options=OPTIONS,
     shell:
-        "{params.setup}; {resources.mpi} --nodes={resources.nodes} --ntasks={resources.tasks} --ntasks-per-node=1"
-        " --kill-on-bad-exit=1 {params.command} 2> {log}"
+        SETUP
+        + "; {resources.mpi} --nodes={resources.nodes} --ntasks={resources.tasks} --ntasks-per-node=1 --kill-on-bad-exit=1 "
+        + inside("estr train {wildcards.task} {wildcards.label} --seed {wildcards.seed} {params.options}")
 
 
 rule evaluate_warm_start:
@@ -53,10 +53,9 @@ rule evaluate_warm_start:
         runtime=lambda w: 60 * first_resources_of(w).hours,
     params:
         settings=lambda w: str(run_config_of(w.task, "sync").evaluation),
-        setup=SITE.setup,
-        command=lambda w: inside(f"estr evaluate {w.task} warm_start {OPTIONS}"),
+        options=OPTIONS,
     shell:
-        "{params.setup}; {params.command} 2> {log}"
+        SETUP + "; " + inside("estr evaluate {wildcards.task} warm_start {params.options}")
 
 
 rule evaluate:
@@ -79,7 +78,8 @@ rule evaluate:
         runtime=lambda w: 60 * resources_of(w).hours,
     params:
         settings=lambda w: str(run_config(w).evaluation),
-        setup=SITE.setup,
-        command=lambda w: inside(f"estr evaluate {w.task} {w.label} --seed {w.seed} {OPTIONS}"),
+        options=OPTIONS,
     shell:
-        "{params.setup}; {params.command} 2> {log}"
+        SETUP
+        + "; "
+        + inside("estr evaluate {wildcards.task} {wildcards.label} --seed {wildcards.seed} {params.options}")

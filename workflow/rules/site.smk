@@ -11,8 +11,12 @@ def first_resources_of(wildcards):
 
 
 def inside(command):
-    """A command in the environment of the site."""
-    return SITE.launch.format(command=command)
+    """A command in the environment of the site, for `shell`. No parameter: another launcher retrains nothing."""
+    launch = SITE.launch.replace("{", "{{").replace("}", "}}").replace("{{command}}", command)
+    return f"{launch} 2> {{log}}"
+
+
+SETUP = SITE.setup.replace("{", "{{").replace("}", "}}")
 
 
 # what every job gets of a node; a site without partition or account leaves them to the cluster
