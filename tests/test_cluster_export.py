@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from estr.algorithm import TokenSignals, build_rule, diagnose
-from estr.cluster.launch.export import DIVISORS, export, last_update, updates_done_again
+from estr.cluster.launch.export import export, last_update, updates_done_again
+from estr.cluster.sums import DIVISORS
 from estr.errors import UserError
 from estr.records import token_rows, write_table
 
@@ -61,7 +62,7 @@ def test_means_are_those_of_the_whole_batch(tmp_path: Path) -> None:
     parts = [signals(seed) for seed in range(4)]
     for number, part in enumerate(parts):
         write(tmp_path / "record", 1, rank=number % 2, attempt=0, part=part, count=number)
-    assert export(tmp_path / "record", [], 1e-6, 2, tmp_path) == 1
+    assert export(tmp_path / "record", [], 1e-6, tmp_path) == 1
     row = pq.read_table(tmp_path / "metrics.parquet").to_pylist()[0]
     whole = TokenSignals(*(torch.cat([getattr(p, name) for p in parts]) for name in TokenSignals.__annotations__))
     expected = diagnose(whole, RULE.keep(whole))
@@ -82,7 +83,7 @@ def test_an_update_done_again_counts_once(tmp_path: Path) -> None:
     for step, attempt in [(1, 0), (2, 0), (3, 0), (3, 1), (4, 1)]:
         write(record, step, 0, attempt, signals(10 * step + attempt), count=step)
     assert (last_update(record), updates_done_again(record)) == (4, 1)
-    assert export(record, [], 1e-6, 1, tmp_path) == 4
+    assert export(record, [], 1e-6, tmp_path) == 4
     tokens = pq.read_table(tmp_path / "tokens.parquet").to_pandas()
     third = signals(31)
     assert (tokens["step"] == 3).sum() == third.response_tokens
@@ -93,7 +94,7 @@ def test_gradient_norms_come_from_verls_log(tmp_path: Path) -> None:
     write(tmp_path / "record", 1, 0, 0, signals(0))
     lines = [{"step": 3, "data": {"actor/grad_norm": 7.0}}, {"step": 3, "data": {"other": 1}}]
     (tmp_path / "verl.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines) + '{"step": 4, "da')
-    export(tmp_path / "record", [tmp_path / "verl.jsonl", tmp_path / "none.jsonl"], 1e-6, 1, tmp_path)
+    export(tmp_path / "record", [tmp_path / "verl.jsonl", tmp_path / "none.jsonl"], 1e-6, tmp_path)
     assert pq.read_table(tmp_path / "metrics.parquet")["grad_norm"].to_pylist() == [7.0]
 
 
@@ -113,11 +114,11 @@ def test_a_missing_update_is_named(tmp_path: Path) -> None:
     for step in (1, 3):
         write(record, step, 0, 0, signals(step), count=step)
     with pytest.raises(UserError, match=r"updates \[2\] were not recorded"):
-        export(record, [], 1e-6, 1, tmp_path)
+        export(record, [], 1e-6, tmp_path)
 
 
 def test_nothing_recorded(tmp_path: Path) -> None:
     (tmp_path / "record").mkdir()
     assert last_update(tmp_path / "record") == 0
     with pytest.raises(UserError, match="external_lib"):
-        export(tmp_path / "record", [], 1e-6, 1, tmp_path)
+        export(tmp_path / "record", [], 1e-6, tmp_path)

@@ -21,7 +21,6 @@ class ClusterPolicy(Section):
     """The policy that every run of a task starts from: a Hugging Face name below the site's `models`, or a folder."""
 
     model: str
-    revision: str | None = None
 
 
 class ClusterTrain(Section):

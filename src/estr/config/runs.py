@@ -100,7 +100,6 @@ def _resolve(scale: str, task: str, method: str, overrides: Mapping[str, str | i
     sizes = load_sizes(scale, task)
     train = sizes.train.model_dump()
     chosen, _ = _choose(task, method, overrides, train)
-    del chosen["synchronous"]
     content = chosen | {
         "policy": sizes.policy.model_dump(),
         "counterpart": sizes.counterpart.model_dump(),
@@ -134,7 +133,8 @@ def _resolve_cluster(
         train["staleness_threshold"] = train["staleness_threshold"] * stale["inter"] / given.inter
     if stale.get("intra", given.intra) != given.intra:
         train["sync_interval"] = max(1, round(train["sync_interval"] * given.intra / max(stale["intra"], 1)))
-    if content["synchronous"]:
+    synchronous = load_method(method).synchronous
+    if synchronous:
         train |= {"staleness_threshold": 0, "sync_interval": 1, "partial_rollout": False}
     content |= {
         "scale": scale,
@@ -142,6 +142,7 @@ def _resolve_cluster(
         "method": method,
         "seed": seed,
         "engine": found.engine,
+        "synchronous": synchronous,
         "reported": chosen.reported,
         "policy": chosen.policy,
         "train": train,
@@ -177,7 +178,6 @@ def _choose(
             section[key] = changed[key] = value
     content = {
         "overrides": changed,
-        "synchronous": method_config.synchronous,
         "staleness": {"intra": 0, "inter": 0} | staleness,
         "rule": method_config.rule,
         "thresholds": thresholds,

@@ -25,9 +25,14 @@ def require(backend: SearchBackend | None, task: str) -> SearchBackend:
     return backend
 
 
+def is_service(where: str | Path) -> bool:
+    """True for the URL of a search service, False for a path."""
+    return str(where).startswith(("http://", "https://"))
+
+
 def open_retriever(where: str | Path) -> SearchBackend:
     """A retriever from the URL of a search service, or from what `open_local` takes."""
-    if str(where).startswith(("http://", "https://")):
+    if is_service(where):
         from estr.tools.client import HttpSearch
 
         return HttpSearch(str(where))

@@ -56,6 +56,11 @@ class Place:
         """verl's own metrics, one file per attempt: verl empties the file that it opens."""
         return self.state / f"verl-attempt{self.attempt}.jsonl"
 
+    @property
+    def trainer_log(self) -> Path:
+        """What verl prints."""
+        return self.state / f"trainer-attempt{self.attempt}.log"
+
 
 @dataclass(frozen=True)
 class Command:

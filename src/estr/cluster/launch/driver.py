@@ -40,7 +40,7 @@ from estr.provenance import file_digest, read_json, write_json
 from estr.run_record import run_record
 from estr.tasks import prepared_task
 from estr.tasks.base import Problem
-from estr.tasks.retrieval import cut_characters
+from estr.tasks.retrieval import cut_characters, is_service
 
 CHECK_SECONDS = 30.0
 LONGEST_TRY = 120.0
@@ -100,7 +100,7 @@ def _place(layout: Layout, config: ClusterRun, site: Site, folder: Path) -> Plac
     made_by = f"estr data prepare {config.task} --scale {config.scale}"
     data = existing(layout.data(config.task) / "train.parquet", made_by).parent.resolve()
     retriever = site.retrievers.get(config.task)
-    if retriever and not retriever.startswith(("http://", "https://")):
+    if retriever and not is_service(retriever):
         retriever = str(existing(Path(retriever), made_by).resolve())
     return Place(model_folder(config, site), data, folder / "state", retriever)
 
@@ -109,7 +109,7 @@ def _place(layout: Layout, config: ClusterRun, site: Site, folder: Path) -> Plac
 def _retriever(place: Place, site: Site, allocation: Allocation) -> Iterator[str | None]:
     """The URL of the task's retriever: the site's service, or one that is started here; None if nothing is searched."""
     searches = "search" in read_json(place.data / "data.json").get("tools", ())
-    if not searches or place.retriever is None or place.retriever.startswith(("http://", "https://")):
+    if not searches or place.retriever is None or is_service(place.retriever):
         yield place.retriever if searches else None
         return
     log = place.state / f"retriever-attempt{place.attempt}.log"
@@ -134,7 +134,7 @@ def _run(allocation: Allocation, command: Command, place: Place) -> None:
     environment = job_environment() | command.environment | token_environment(place.token)
     with head_node(allocation, environment) as node:
         inside = environment | {"RAY_ADDRESS": allocation.address}
-        log = place.state / f"trainer-attempt{place.attempt}.log"
+        log = place.trainer_log
         logger.warning("training; verl's output goes to %s", log)
         with log.open("wb") as file:
             process = subprocess.Popen(
@@ -214,13 +214,13 @@ def _finish(config: ClusterRun, place: Place, folder: Path, key: str) -> None:
     versions = wanted // config.train.sync_interval
     checkpoint = place.checkpoints / f"global_step_{versions}"
     if reached < wanted or not checkpoint.is_dir():
-        log = place.state / f"trainer-attempt{place.attempt}.log"
+        log = place.trainer_log
         raise UserError(
             f"{config.run_id}: verl ended at update {reached} of {wanted}, last checkpoint {_latest(place)}; the same "
             f"command resumes there. The end of {log}:\n{tail(log)}"
         )
-    logs = [place.state / f"verl-attempt{attempt}.jsonl" for attempt in range(place.attempt + 1)]
-    steps = export(place.record, logs, config.train.learning_rate, config.train.sync_interval, folder)
+    logs = [replace(place, attempt=attempt).log for attempt in range(place.attempt + 1)]
+    steps = export(place.record, logs, config.train.learning_rate, folder)
     _merge(config, checkpoint, folder / "policy")
     attempts = read_json(place.state / "attempts.json")
     for number, attempt in enumerate(attempts):

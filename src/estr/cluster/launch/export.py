@@ -19,17 +19,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from estr.cluster.sums import DIVISORS
 from estr.errors import UserError
 from estr.records import TOKEN_SCHEMA, metrics_row, write_table
 
-DIVISORS = {
-    "response_tokens": ("masked_fraction", "nonfinite_fraction", "clip_fraction_low", "clip_fraction_high"),
-    "usable": ("entropy", "log_perplexity", "log_ratio_abs", "ratio_deviation", "kl_to_behavior"),
-    "dropped": ("masked_entropy", "ratio_deviation_masked", "kl_to_behavior_masked"),
-    "kept": ("kept_entropy", "ratio_deviation_kept", "kl_to_behavior_kept"),
-    "trajectories": ("staleness_intra", "staleness_inter", "sequences_masked_fraction"),
-}
-"""Which sum a column is divided by."""
 LARGEST = ("staleness_intra_max", "staleness_inter_max", "log_ratio_max")
 NOT_RECORDED = (
     *("tool_calls", "tool_errors", "kl_to_behavior_low_entropy", "kl_to_behavior_high_entropy"),
@@ -37,7 +30,7 @@ NOT_RECORDED = (
 )
 
 
-def export(record: Path, logs: Iterable[Path], learning_rate: float, updates_per_version: int, out: Path) -> int:
+def export(record: Path, logs: Iterable[Path], learning_rate: float, out: Path) -> int:
     """Write both tables into `out` and return the number of updates.
 
     `logs` are verl's own metrics by version, attempt after attempt: the gradient's norm is read from them.

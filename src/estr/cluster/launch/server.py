@@ -25,14 +25,13 @@ def sglang_server(
     model_tokens: int,
     port: int = 30_000,
     options: Sequence[str] = (),
-    python: str = "",
 ) -> Iterator[str]:
     """Serve the model folder on 127.0.0.1 and yield the URL; the server is stopped at the end.
 
     Raises:
         UserError: the server ends or does not answer in time; the end of its log is shown.
     """
-    command = [python or sys.executable, "-m", "sglang.launch_server", "--model-path", str(model)]
+    command = [sys.executable, "-m", "sglang.launch_server", "--model-path", str(model)]
     command += ["--host", "127.0.0.1", "--port", str(port), "--context-length", str(model_tokens)]
     command += ["--dp-size", str(gpus), *options] if gpus > 1 else list(options)
     # nobody asks for entropies in an evaluation

@@ -21,14 +21,15 @@ from verl.workers.utils.padding import no_padding_2_padding
 
 from estr.algorithm import ObjectiveOutput, TokenSignals, objective
 from estr.cluster.loss_modes import LOSS_MODES
+from estr.cluster.sums import DIVISORS
 from estr.cluster.verl.columns import FIELD, OUTSIDE, MissingColumns, TokenColumns
-from estr.cluster.verl.record import Recorder
+from estr.cluster.verl.record import Recorder, padded, per_trajectory
 from estr.cluster.verl.settings import keep_rule
-from estr.cluster.verl.sums import MEANS, TOKEN_FRACTIONS, largest, token_sums, trajectory_sums
+from estr.cluster.verl.sums import largest, token_sums, trajectory_sums
 from estr.cluster.verl.updates import CLOCK
 
 Loss = Callable[..., tuple[Tensor, dict[str, Any]]]
-LIVE = {name: name for name in (*TOKEN_FRACTIONS, *MEANS["usable"])} | {
+LIVE = {name: name for name in (*DIVISORS["response_tokens"], *DIVISORS["usable"])} | {
     "masked_entropy": "masked_entropy_per_token",
     "kept_entropy": "kept_entropy_per_token",
 }
@@ -148,9 +149,9 @@ def trajectory_columns(data: TensorDict) -> list[TokenColumns | MissingColumns |
         MissingColumns: the batch has none.
     """
     if FIELD in data.keys():  # fully_async_policy and the older trainers: a field of its own
-        return _list(data, FIELD)
+        return per_trajectory(data, FIELD)
     if "extra_fields" in data.keys():  # the V1 trainers: the fields as they were
-        return [fields.get(FIELD) for fields in _list(data, "extra_fields")]
+        return [fields.get(FIELD) for fields in per_trajectory(data, "extra_fields")]
     raise MissingColumns(
         "the batch has no per-token entropy: the agent loop is not one of estr's. "
         "A custom one inherits estr.cluster.verl.agent_loops.CarryColumns; see docs/use_in_verl.md"
@@ -186,17 +187,12 @@ def align(columns: Sequence[TokenColumns | MissingColumns | None], response_mask
     return entropy.to(response_mask.device), version.to(response_mask.device)
 
 
-def _list(data: TensorDict, key: str) -> list[Any]:
-    values = data.get(key)
-    return values.tolist() if hasattr(values, "tolist") else [values.data] * len(data)
-
-
 def _behavior_logprob(data: TensorDict) -> Tensor:
     if "rollout_log_probs" not in data.keys():
         raise MissingColumns(
             "the batch has no rollout_log_probs: set actor_rollout_ref.rollout.calculate_log_probs=True"
         )
-    return data.select("rollout_log_probs").to_padded_tensor()["rollout_log_probs"]
+    return padded(data, "rollout_log_probs")
 
 
 def _metrics(batch: _MicroBatch, config: Any, data: TensorDict) -> dict[str, Metric]:
@@ -207,16 +203,16 @@ def _metrics(batch: _MicroBatch, config: Any, data: TensorDict) -> dict[str, Met
     target = CLOCK.version or 0
     signals, keep = batch.signals, batch.output.keep
     per_token = token_sums(signals, keep, batch.output.diagnostics)
-    per_trajectory = trajectory_sums(signals, keep, target)
+    of_trajectories = trajectory_sums(signals, keep, target)
     peaks = largest(signals, target, batch.target_entropy)
     recorder = Recorder.of(config.policy_loss)
     if recorder is not None:
         step = CLOCK.step(config.policy_loss.updates_per_version)
-        sums = per_token | per_trajectory | peaks | {"loss": float(batch.output.loss.detach())}
+        sums = per_token | of_trajectories | peaks | {"loss": float(batch.output.loss.detach())}
         recorder.add(step, target, signals, keep, data, sums)
     CLOCK.went_through(len(signals.response_mask) * ranks, trajectories)
     values = {LIVE[name]: per_token[name] * ranks / tokens for name in per_token if name in LIVE}
-    values |= {name: value * ranks / trajectories for name, value in per_trajectory.items()}
+    values |= {name: value * ranks / trajectories for name, value in of_trajectories.items()}
     peaks["weight_version"] = float(target)
     return {f"estr/{name}": Metric(AggregationType.SUM, value) for name, value in values.items()} | {
         f"estr/{name}": Metric(AggregationType.MAX, value) for name, value in peaks.items()

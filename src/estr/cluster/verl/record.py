@@ -71,7 +71,7 @@ class Recorder:
             file.write(json.dumps(line) + "\n")
         if step <= self.tokens_first or (self.tokens_every and step % self.tokens_every == 0):
             on_cpu = TokenSignals(*(getattr(signals, field).detach().cpu() for field in TokenSignals.__annotations__))
-            tokens = _padded(data, "responses").cpu()[:, : keep.shape[1]]
+            tokens = padded(data, "responses").cpu()[:, : keep.shape[1]]
             table = token_rows(step, target_version, on_cpu, tokens, keep.cpu(), reward)
             write_table(table, self.folder / f"tokens-{name}-{self.count:06d}.parquet")
         self.count += 1
@@ -92,7 +92,7 @@ def rewards(data: TensorDict) -> Tensor:
     """Reward of each trajectory, float32 [batch], NaN if the batch has none."""
     for name in SCORES:
         if name in data.keys():
-            return _padded(data, name).sum(1).float().cpu()
+            return padded(data, name).sum(1).float().cpu()
     return torch.full((len(data),), torch.nan)
 
 
@@ -108,11 +108,15 @@ def turns(data: TensorDict) -> list[int]:
 
 
 def _values(data: TensorDict, name: str, default: Any) -> list[Any]:
-    if name not in data.keys():
-        return [default] * len(data)
+    return per_trajectory(data, name) if name in data.keys() else [default] * len(data)
+
+
+def per_trajectory(data: TensorDict, name: str) -> list[Any]:
+    """A field that is no tensor, or one number per trajectory, as a list."""
     values = data.get(name)
     return list(values.tolist()) if hasattr(values, "tolist") else [values.data] * len(data)
 
 
-def _padded(data: TensorDict, name: str) -> Tensor:
+def padded(data: TensorDict, name: str) -> Tensor:
+    """A field [batch, length], padded if trajectories differ in length."""
     return data.select(name).to_padded_tensor()[name]

@@ -6,15 +6,7 @@ import torch
 from torch import Tensor
 
 from estr.algorithm import TokenSignals, staleness
-
-TOKEN_FRACTIONS = ("masked_fraction", "nonfinite_fraction", "clip_fraction_low", "clip_fraction_high")
-MEANS = {
-    "usable": ("entropy", "log_perplexity", "log_ratio_abs", "ratio_deviation", "kl_to_behavior"),
-    "dropped": ("masked_entropy", "ratio_deviation_masked", "kl_to_behavior_masked"),
-    "kept": ("kept_entropy", "ratio_deviation_kept", "kl_to_behavior_kept"),
-}
-"""Diagnostics that are means over a subset of the response tokens: those with finite signals, and of these the masked
-and the kept ones."""
+from estr.cluster.sums import DIVISORS
 
 
 def token_sums(signals: TokenSignals, keep: Tensor, diagnostics: dict[str, float]) -> dict[str, float]:
@@ -22,10 +14,10 @@ def token_sums(signals: TokenSignals, keep: Tensor, diagnostics: dict[str, float
     kept = keep & signals.usable
     sizes = {"usable": int(signals.usable.sum()), "kept": int(kept.sum())}
     sizes["dropped"] = sizes["usable"] - sizes["kept"]
-    sums = {name: diagnostics[name] * signals.response_tokens for name in TOKEN_FRACTIONS if signals.response_tokens}
-    for subset, names in MEANS.items():
-        sums |= {name: diagnostics[name] * sizes[subset] if sizes[subset] else 0.0 for name in names}
-    return {name: sums.get(name, 0.0) for name in TOKEN_FRACTIONS} | sums | sizes
+    sums: dict[str, float] = {}
+    for divisor, size in ({"response_tokens": signals.response_tokens} | sizes).items():
+        sums |= {name: diagnostics[name] * size if size else 0.0 for name in DIVISORS[divisor]}
+    return sums | sizes
 
 
 def trajectory_sums(signals: TokenSignals, keep: Tensor, target_version: int) -> dict[str, float]:
