@@ -29,7 +29,12 @@ def workspace(policy_folder: Path, tmp_path: Path) -> Path:
 
 
 def start(workspace: Path, rank: int, label: str, nodes: int = 2, **more: str) -> subprocess.Popen:
-    environment = dict(os.environ) | {"SLURM_NTASKS": str(nodes), "SLURM_PROCID": str(rank), "ESTR_HEAD": "127.0.0.1"}
+    environment = dict(os.environ) | {
+        "SLURM_NTASKS": str(nodes),
+        "SLURM_PROCID": str(rank),
+        "ESTR_HEAD": "127.0.0.1",
+        "ESTR_TEST_WORKSPACE": str(workspace),
+    }
     command = [ESTR, "train", "dapo_math", label, "--scale", "cpu"]
     log = (workspace / f"node{rank}.txt").open("ab")
     return subprocess.Popen(
@@ -54,10 +59,18 @@ def recorded(state: Path) -> int:
     return max((json.loads(line)["step"] for line in lines), default=0)
 
 
+def kill_everything(workspace: Path) -> None:
+    """Both nodes, Ray's services and workers, verl: all that inherited the workspace's mark; no other Ray."""
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if process.environ().get("ESTR_TEST_WORKSPACE") == str(workspace):
+                process.kill()
+
+
 @pytest.fixture(autouse=True)
-def no_ray_left():
+def nothing_left(workspace: Path):
     yield
-    subprocess.run([Path(sys.executable).with_name("ray"), "stop", "--force"], capture_output=True, check=False)
+    kill_everything(workspace)
 
 
 def test_train_killed_and_resumed(workspace: Path, policy_folder: Path) -> None:
@@ -71,11 +84,9 @@ def test_train_killed_and_resumed(workspace: Path, policy_folder: Path) -> None:
         assert all(node.poll() is None for node in nodes), (workspace / "node0.txt").read_text()[-3000:]
         assert time.monotonic() < deadline, (workspace / "node0.txt").read_text()[-3000:]
         time.sleep(1)
+    kill_everything(workspace)
     for node in nodes:
-        os.killpg(node.pid, signal.SIGKILL)
         node.wait()
-    subprocess.run(["pkill", "-9", "-f", "fully_async_main"], check=False)
-    subprocess.run([Path(sys.executable).with_name("ray"), "stop", "--force"], capture_output=True, check=False)
 
     nodes = [start(workspace, rank, label, **slow) for rank in (0, 1)]
     codes = [wait(node, workspace) for node in nodes]

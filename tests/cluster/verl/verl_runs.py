@@ -1,8 +1,8 @@
 """verl's command line on a CPU, and what a run of it leaves."""
 
+import contextlib
 import json
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pandas as pd
+import psutil
 
 HERE = Path(__file__).parent
 REPOSITORY = HERE.parents[2]
@@ -102,6 +103,7 @@ def verl_environment(folder: Path, modules: str = "verl_on_cpu", **more: str) ->
         "VERL_ENGINE_DEVICE": "cuda",
         "VERL_USE_EXTERNAL_MODULES": modules,
         "VERL_LOGGING_LEVEL": "WARN",  # separate_async crashes on a log line at INFO
+        "RAY_ADDRESS": "local",  # a Ray of its own, whatever else runs on this machine
         "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
         "RAY_DEDUP_LOGS": "0",
         "OMP_NUM_THREADS": "1",
@@ -110,6 +112,14 @@ def verl_environment(folder: Path, modules: str = "verl_on_cpu", **more: str) ->
         "HYDRA_FULL_ERROR": "1",
         **more,
     }
+
+
+def kill_tree(process: subprocess.Popen) -> None:
+    """Kill a driver and the Ray that it started (Ray's services leave the driver's process group)."""
+    for member in [*psutil.Process(process.pid).children(recursive=True), process]:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            member.kill()
+    process.wait()
 
 
 FATAL = ("Error in call to target",)
@@ -135,8 +145,6 @@ def run_verl(
         while process.poll() is None:
             text = log.read_text(errors="replace")
             if time.monotonic() > deadline or any(line in text for line in FATAL):
-                os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
+                kill_tree(process)
             time.sleep(1)
-    subprocess.run([Path(sys.executable).with_name("ray"), "stop", "--force"], capture_output=True, check=False)
     return Finished(process.returncode, log.read_text(errors="replace"), folder / "record")
