@@ -5,8 +5,18 @@ from pathlib import Path
 import pytest
 
 from estr.config import files
+from tests.reproduction import REPOSITORY, snakemake
 
-REPOSITORY = Path(__file__).parents[1]
+
+@pytest.fixture(scope="session")
+def reproduced(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """`snakemake all` at scale smoke in a fresh folder; a test that changes it puts back what it found."""
+    folder = tmp_path_factory.mktemp("checkout")
+    for name in ("configs", "workflow"):
+        shutil.copytree(REPOSITORY / name, folder / name)
+    shutil.copyfile(REPOSITORY / "environment.yml", folder / "environment.yml")
+    snakemake(folder, "all")
+    return folder
 
 
 @pytest.fixture

@@ -2,25 +2,18 @@
 
 import json
 import os
-import re
 import shutil
 import signal
-import socket
 import subprocess
-import sys
 import time
-import urllib.request
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import yaml
 
 from estr.config import load_experiment
+from tests.reproduction import BIN, ENVIRONMENT, REPOSITORY, planned, snakemake
 
-REPOSITORY = Path(__file__).parents[1]
-BIN = Path(sys.executable).parent
-ENVIRONMENT = os.environ | {"PATH": f"{BIN}:{os.environ['PATH']}", "OMP_NUM_THREADS": "1"}
 RUNS = "results/smoke/runs/dapo_math"
 EXPERIMENTS = [
     load_experiment(name) for name in yaml.safe_load((REPOSITORY / "configs/config.yaml").read_text())["experiments"]
@@ -29,33 +22,6 @@ TABLES = [name for experiment in EXPERIMENTS for name in experiment.tables]
 FIGURES = [name for experiment in EXPERIMENTS for name in experiment.figures]
 # 18 main results, 3 at the matched budget, 8 of the staleness sweep, 3 components, 4 values of tau, 3 batch sizes
 RUN_COUNT = 39
-
-
-def snakemake(folder: Path, *arguments: str, code: int = 0) -> str:
-    command = [str(BIN / "snakemake"), "--config", "scale=smoke", "--", *arguments]
-    if arguments and arguments[0].startswith("-"):
-        command = [str(BIN / "snakemake"), *arguments, "--config", "scale=smoke"]
-    result = subprocess.run(command, cwd=folder, env=ENVIRONMENT, capture_output=True, text=True, check=False)
-    output = result.stdout + result.stderr
-    assert result.returncode == code, output[-4000:]
-    return output
-
-
-def planned(folder: Path, *targets: str) -> dict[str, int]:
-    """Jobs per rule of a dry run."""
-    output = snakemake(folder, "-n", *targets)
-    return {name: int(count) for name, count in re.findall(r"^(\w+) +(\d+)$", output, re.MULTILINE) if name != "total"}
-
-
-@pytest.fixture(scope="module")
-def reproduced(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """`snakemake all` at scale smoke in a fresh folder."""
-    folder = tmp_path_factory.mktemp("checkout")
-    for name in ("configs", "workflow"):
-        shutil.copytree(REPOSITORY / name, folder / name)
-    shutil.copyfile(REPOSITORY / "environment.yml", folder / "environment.yml")
-    snakemake(folder, "all")
-    yield folder
 
 
 @pytest.fixture
@@ -138,62 +104,6 @@ def test_everything_is_there(reproduced: Path) -> None:
     gsm8k = reproduced / RUNS.replace("dapo_math", "gsm8k")
     matched = json.loads((gsm8k / "kpop__thresholds=matched/seed0/run.json").read_text())
     assert matched["rule"]["phi"] == budget["rules"]["kpop"]["phi"]
-
-
-@pytest.mark.slow
-def test_mlflow_has_one_parent_and_its_children(reproduced: Path) -> None:
-    from mlflow.tracking import MlflowClient
-
-    study = json.loads((reproduced / "results/smoke/mlflow/study.json").read_text())
-    places = json.loads((reproduced / "results/smoke/mlflow/runs.json").read_text())
-    client = MlflowClient(study["tracking_uri"])
-    runs = client.search_runs([study["experiment_id"]])
-    children = [run for run in runs if run.data.tags.get("mlflow.parentRunId") == study["parent_run_id"]]
-    assert (len(runs), len(children)) == (RUN_COUNT + 1, RUN_COUNT)
-    for run in children:
-        assert run.info.status == "FINISHED"
-        assert run.data.metrics["step"] == 20
-        assert run.info.run_id in places["runs"].values()
-        assert "eval/avg_at_4" in run.data.metrics
-        steps = [point.step for point in client.get_metric_history(run.info.run_id, "reward")]
-        assert steps == list(range(1, 21))
-    top = {file.path for file in client.list_artifacts(study["parent_run_id"])}
-    assert top == {"tables", "figures", "report.html"}
-
-
-@pytest.mark.slow
-def test_mlflow_server_shows_it(reproduced: Path) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    server = subprocess.Popen(
-        [str(BIN / "estr"), "ui", "--port", str(port)],
-        cwd=reproduced,
-        env=ENVIRONMENT,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )
-    try:
-        for _ in range(120):
-            try:
-                with urllib.request.urlopen(f"http://127.0.0.1:{port}/health") as answer:
-                    assert answer.status == 200
-                break
-            except OSError:
-                time.sleep(1)
-        body = json.dumps({"max_results": 10}).encode()
-        request = urllib.request.Request(
-            f"http://127.0.0.1:{port}/api/2.0/mlflow/experiments/search",
-            data=body,
-            headers={"Content-Type": "application/json"},
-        )
-        with urllib.request.urlopen(request) as answer:
-            names = [experiment["name"] for experiment in json.load(answer)["experiments"]]
-        assert "estr-smoke" in names
-    finally:
-        os.killpg(server.pid, signal.SIGTERM)
-        server.wait()
 
 
 @pytest.mark.slow

@@ -25,6 +25,10 @@ class Layout:
     def study(self) -> Path:
         return self.root / "mlflow" / "study.json"
 
+    @property
+    def tracked_runs(self) -> Path:
+        return self.root / "mlflow" / "runs.json"
+
     def data(self, task: str) -> Path:
         return self.root / "data" / task
 
@@ -42,6 +46,9 @@ class Layout:
 
     def frontier(self, config: Run, axis: str) -> Path:
         return self.root / "frontier" / config.task / config.label / axis
+
+    def load(self, config: Run) -> Path:
+        return self.run(config) / "system.jsonl"
 
     def run(self, config: Run) -> Path:
         return self.root / "runs" / config.task / config.label / f"seed{config.seed}"

@@ -1,5 +1,6 @@
 """`run.json`: the record of a finished run, the same from either engine."""
 
+import os
 from dataclasses import asdict
 from typing import Any
 
@@ -34,4 +35,5 @@ def run_record(
         "status": "complete",
         "steps": steps,
         "mlflow_run_id": mlflow_run_id,
+        "slurm_jobs": [job] if (job := os.environ.get("SLURM_JOB_ID")) else [],
     }

@@ -20,12 +20,13 @@ from estr.embedded.pretrain import pretrain
 from estr.embedded.trainer import Interrupted, Trainer
 from estr.evaluate_run import answer_held_out, held_out_problems
 from estr.layout import Layout, existing
+from estr.machine_load import LoadLog
 from estr.matched_budget import with_thresholds
-from estr.provenance import file_digest, read_json, write_json
+from estr.provenance import commit, file_digest, read_json, write_json
 from estr.run_record import run_record
 from estr.tasks import laptop_counterpart
 from estr.tasks.base import TrainableFromScratch
-from estr.tracking import RunTracker, Study
+from estr.tracking import RunTracker, Study, load_catalogue
 
 Tracked = TypeVar("Tracked")
 Result = TypeVar("Result")
@@ -62,7 +63,7 @@ def train(layout: Layout, config: RunConfig) -> None:
     trainer = open_trainer(layout, config, folder, state)
     rule = trainer.rule
     tracker = _open_tracker(layout, config, rule, state / "mlflow_run.json")
-    with StopRequest() as stop:
+    with StopRequest() as stop, LoadLog(layout.load(config), fresh=trainer.step == 0):
         try:
             for metrics in trainer.run(stop):
                 _attempt(tracker, partial(RunTracker.sync_metrics, table=metrics))
@@ -113,16 +114,16 @@ def inputs_hash(layout: Layout, config: RunConfig) -> str:
 
 def _open_tracker(layout: Layout, config: RunConfig, rule: KeepRule, note: Path) -> RunTracker | None:
     """The run's tracker, or None without a live study; a resumed run finds its MLflow run in `note`."""
-    study = Study.load(layout.study) if layout.study.exists() else None
+    study = Study.load(layout) if layout.study.exists() else None
     if study is None or not study.live:
         return None
 
     def open_run(study: Study) -> RunTracker:
         known = read_json(note)["run_id"] if note.exists() else None
-        tracker = RunTracker(study, config, known)
+        tracker = RunTracker(study, layout, load_catalogue(layout.scale), config, known, {"commit": commit()})
         if known is None:
             write_json(note, {"run_id": tracker.run_id})
-            tracker.log_params(config, {"name": rule.name} | asdict(rule))
+            tracker.log_params({"name": rule.name} | asdict(rule))
         return tracker
 
     return _attempt(study, open_run)

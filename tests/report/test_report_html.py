@@ -135,7 +135,8 @@ def test_the_scoreboard_opens_the_page_and_runs_link_to_mlflow(folder: ResultsFo
     pd.DataFrame(rows).to_csv(tmp_path / "claims.csv", index=False)
     write_table1(folder.run_dirs, [], tmp_path / "table1")
     [run] = load_runs(folder.run_dirs)
-    places = {"tracking_uri": "sqlite:///x.db", "experiment_id": "7", "runs": {run.run_id: "abcdef0123"}}
+    tracked = {run.run_id: {"experiment_id": "7", "run_id": "abcdef0123"}}
+    places = {"tracking_uri": "sqlite:///x.db", "runs": tracked}
     tables = [tmp_path / "table1.csv", tmp_path / "claims.csv"]
     write_report(folder.scale_dir, folder.run_dirs, tables, [], tmp_path / "r.html", {"mlflow": places})
     page = Page((tmp_path / "r.html").read_text())

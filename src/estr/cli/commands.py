@@ -1,8 +1,6 @@
 """The stages of the reproduction as commands. The workflow calls these; so may you."""
 
 import itertools
-import os
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
@@ -25,7 +23,7 @@ from estr.config import (
     resolve_any,
 )
 from estr.errors import UserError
-from estr.layout import PAPER, Layout, existing
+from estr.layout import PAPER, Layout
 
 INTERRUPTED = 130
 WARM_START = "warm_start"
@@ -219,57 +217,6 @@ def reference(folders: tuple[Path, ...], tables: tuple[Path, ...], figures: tupl
     from estr.report.reference import export_reference
 
     export_reference(list(folders), list(tables), list(figures), out)
-
-
-@main.group()
-def track() -> None:
-    """The MLflow store."""
-
-
-@track.command("open")
-@click.option("--uri", help="tracking store [default: sqlite:///<results>/mlflow.db]")
-@click.option("--live", is_flag=True, help="runs log while they train, not only when they are complete")
-@scale_options
-def track_open(uri: str | None, live: bool, scale: str, results: Path) -> None:
-    """Create the store, the experiment and the parent run of a reproduction, and write study.json."""
-    from estr.tracking import open_study
-
-    open_study(scale, results, uri, Layout(results, scale).study, live)
-
-
-@track.command("runs")
-@click.argument("runs", nargs=-1, required=True, type=PATH)
-@click.option("--out", type=PATH, required=True, help="a .json: the MLflow run of every run")
-@scale_options
-def track_runs(runs: tuple[Path, ...], out: Path, scale: str, results: Path) -> None:
-    """Put the complete runs RUNS with their evaluations into the store; what it has already stays."""
-    from estr.tracking import Study, import_runs
-
-    import_runs(Study.load(existing(Layout(results, scale).study, "estr track open")), runs, out)
-
-
-@track.command("publish")
-@artifact_options
-@click.option("--report", type=PATH, required=True)
-@scale_options
-def track_publish(tables: tuple[Path, ...], figures: tuple[Path, ...], report: Path, scale: str, results: Path) -> None:
-    """Put tables, figures and report into the parent run."""
-    from estr.tracking import Study, publish
-
-    publish(Study.load(existing(Layout(results, scale).study, "estr track open")), tables, figures, report)
-
-
-@main.command()
-@click.option("--port", type=click.IntRange(1024, 65535), default=5000, show_default=True)
-@click.option("--results", type=PATH, default=Path("results"), show_default=True)
-def ui(port: int, results: Path) -> None:
-    """Serve the MLflow store on 127.0.0.1."""
-    from estr.tracking import default_uri
-
-    existing(results / "mlflow.db", "make reproduce")
-    command = ["-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port)]
-    command += ["--backend-store-uri", default_uri(results)]
-    os.execv(sys.executable, [sys.executable, *command])
 
 
 @main.command("check-config")

@@ -196,7 +196,7 @@ def _png_width(content: bytes) -> int:
 
 
 def _run_part(run: RunResult, page_folder: Path, mlflow: dict[str, Any]) -> dict[str, Any]:
-    tracked = mlflow.get("runs", {}).get(run.run_id) or run.mlflow_run_id
+    tracked = mlflow.get("runs", {}).get(run.run_id)
     server = str(mlflow.get("tracking_uri", ""))
     server = server if server.startswith("http") else LOCAL_SERVER
     return {
@@ -208,8 +208,8 @@ def _run_part(run: RunResult, page_folder: Path, mlflow: dict[str, Any]) -> dict
         "minutes": run.wall_seconds / 60,
         "config_hash": run.config_hash,
         "commit": run.commit,
-        "mlflow_run_id": tracked or "-",
-        "mlflow_link": f"{server}/#/experiments/{mlflow['experiment_id']}/runs/{tracked}" if mlflow else None,
+        "mlflow_run_id": tracked["run_id"] if tracked else run.mlflow_run_id or "-",
+        "mlflow_link": "{}/#/experiments/{experiment_id}/runs/{run_id}".format(server, **tracked) if tracked else None,
         "link": _link(run.path / "run.json", page_folder),
     }
 

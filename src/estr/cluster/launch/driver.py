@@ -35,6 +35,7 @@ from estr.cluster.launch.server import search_service, stop, tail
 from estr.config import ClusterRun, Site, keep_rule
 from estr.errors import UserError
 from estr.layout import Layout, existing
+from estr.machine_load import LoadLog
 from estr.matched_budget import with_thresholds
 from estr.provenance import file_digest, read_json, write_json
 from estr.run_record import run_record
@@ -72,7 +73,7 @@ def train(layout: Layout, config: ClusterRun, site: Site) -> None:
     history = read_json(attempts) if attempts.exists() else []
     place = replace(place, attempt=len(history))
     place.state.mkdir(parents=True, exist_ok=True)
-    with _noted(attempts, history, last_update(place.record)):
+    with _noted(attempts, history, last_update(place.record)), LoadLog(layout.load(config), fresh=not history):
         _ended(place).unlink(missing_ok=True)
         try:
             with _retriever(place, site, allocation) as url:
@@ -232,6 +233,7 @@ def _finish(config: ClusterRun, place: Place, folder: Path, key: str) -> None:
     resumed = len(attempts) > 1 and not config.synchronous
     more = {
         "attempts": attempts,
+        "slurm_jobs": [attempt["slurm_job"] for attempt in attempts if attempt["slurm_job"]],
         "updates_done_again": updates_done_again(place.record),
         # problems whose trajectories were under way at a crash are not taken up again by verl
         "problems_lost_at_most": in_flight * (len(attempts) - 1) if resumed else 0,

@@ -7,39 +7,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from pydantic import Field, create_model
+from pydantic import create_model
 
-from estr.config import configs_folder, parse, read_yaml
+from estr.config import parse
+from estr.config.claims import ClaimEntry, claims_file, load_claim_entries
 from estr.config.sections import Section
 from estr.errors import UserError
 from estr.report.claims.checks import CHECKS
 from estr.report.claims.outcome import Outcome
-
-
-class ClaimEntry(Section):
-    """One claim of the file; the texts are those fixed before any run."""
-
-    id: str = Field(pattern=r"^C\d\d$")
-    source: str
-    where: str
-    claim: str
-    predicate: str
-    testable: str
-    check: str
-    parameters: dict[str, Any] = Field(default_factory=dict)
-
-
-class SectionEntry(Section):
-    """Claims about one subject of the paper."""
-
-    title: str
-    claims: list[dict[str, Any]]
-
-
-class ClaimsFile(Section):
-    """`configs/paper/claims.yaml`."""
-
-    sections: list[SectionEntry]
 
 
 @dataclass(frozen=True)
@@ -58,20 +33,11 @@ def load_claims(path: Path | None = None) -> list[Claim]:
         UserError: the file cannot be read, or a claim has an unknown, missing or malformed key, an unknown check, a
             parameter that its check lacks, or the id of another; names the file and the claim.
     """
-    path = path or configs_folder() / "paper" / "claims.yaml"
-    try:
-        content = read_yaml(path)
-    except OSError as error:
-        raise UserError(f"{path}: the claims cannot be read ({error.strerror})") from error
-    claims: dict[str, Claim] = {}
-    for section in parse(ClaimsFile, content, str(path)).sections:
-        for data in section.claims:
-            source = f"{path}, {data.get('id', section.title)}"
-            entry = parse(ClaimEntry, data, source)
-            if entry.id in claims:
-                raise UserError(f"{source}: stands twice")
-            claims[entry.id] = Claim(section.title, entry, _bound(entry, source))
-    return [claims[name] for name in sorted(claims)]
+    claims = [
+        Claim(section, entry, _bound(entry, f"{path or claims_file()}, {entry.id}"))
+        for section, entry in load_claim_entries(path)
+    ]
+    return sorted(claims, key=lambda claim: claim.entry.id)
 
 
 def _bound(entry: ClaimEntry, source: str) -> Callable[..., Outcome]:

@@ -1,0 +1,132 @@
+"""`estr track`, `estr ui`: MLflow as the lab book."""
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from estr.cli.group import PATH, artifact_options, main, scale_options
+from estr.config import StudyConfig, configs_folder, parse, read_yaml
+from estr.layout import Layout, existing
+
+if TYPE_CHECKING:
+    from estr.tracking import Study
+
+SERVER_PROCESSES = 2
+
+
+@main.group()
+def track() -> None:
+    """The MLflow store: a view of results/ that `estr track import` can always make again."""
+
+
+@track.command("open")
+@click.option("--uri", help="tracking store [default: sqlite:///<results>/mlflow.db]")
+@click.option("--live", is_flag=True, help="runs log while they train, not only when they are complete")
+@scale_options
+def track_open(uri: str | None, live: bool, scale: str, results: Path) -> None:
+    """Create the store with an experiment and a parent run for every experiment of the paper; write study.json.
+
+    What is there already is used again.
+    """
+    from estr.tracking import load_catalogue, open_study
+
+    open_study(Layout(results, scale), load_catalogue(scale), uri, live)
+
+
+@track.command("runs")
+@click.argument("runs", nargs=-1, required=True, type=PATH)
+@click.option("--out", type=PATH, required=True, help="a .json: the MLflow run of every run")
+@scale_options
+def track_runs(runs: tuple[Path, ...], out: Path, scale: str, results: Path) -> None:
+    """Put the complete runs RUNS with their evaluations into the store; what it has already stays."""
+    from estr.tracking import import_runs, load_catalogue
+
+    layout, catalogue = Layout(results, scale), load_catalogue(scale)
+    import_runs(_reopened(layout), layout, catalogue, runs, out)
+
+
+@track.command("publish")
+@artifact_options
+@click.option("--report", type=PATH, required=True)
+@scale_options
+def track_publish(tables: tuple[Path, ...], figures: tuple[Path, ...], report: Path, scale: str, results: Path) -> None:
+    """Put tables, figures and report into the parent runs, with links from table rows to runs."""
+    from estr.tracking import load_catalogue, publish
+
+    publish(_reopened(Layout(results, scale)), load_catalogue(scale), tables, figures, report)
+
+
+@track.command("import")
+@click.option("--uri", help="tracking store [default: that of study.json, else sqlite:///<results>/mlflow.db]")
+@scale_options
+def track_import(uri: str | None, scale: str, results: Path) -> None:
+    """Put everything that is complete under results/ into the store; what it has already stays.
+
+    For a store that was deleted, damaged or moved, and for runs that were trained elsewhere and copied here.
+    """
+    from estr.tracking import import_runs, load_catalogue, publish
+
+    layout, catalogue = Layout(results, scale), load_catalogue(scale)
+    runs = sorted(path.parent for path in (layout.root / "runs").glob("*/*/seed*/run.json"))
+    evaluated = [folder for folder in runs if (folder / "evaluation.json").exists()]
+    if len(evaluated) < len(runs):
+        missing = sorted(set(runs) - set(evaluated))
+        click.echo(f"not evaluated yet, left out: {', '.join(map(str, missing))}", err=True)
+    study = _reopened(layout, uri)
+    import_runs(study, layout, catalogue, evaluated, layout.tracked_runs)
+    tables = sorted((layout.root / "tables").glob("*.csv"))
+    figures = sorted((figures_folder() / scale).glob("*.png"))
+    report = layout.root / "report.html"
+    publish(study, catalogue, tables, figures, report if report.exists() else None)
+    click.echo(f"{len(evaluated)} runs, {len(tables)} tables, {len(figures)} figures in {study.tracking_uri}")
+
+
+def figures_folder() -> Path:
+    path = configs_folder() / "config.yaml"
+    return Path(parse(StudyConfig, read_yaml(path), "configs/config.yaml").figures)
+
+
+def _reopened(layout: Layout, uri: str | None = None) -> "Study":
+    """The study of this commit in the store of study.json, whether or not it still has what was there."""
+    from estr.tracking import Study, load_catalogue, open_study
+
+    known = Study.load(layout) if layout.study.exists() else None
+    if known is not None:
+        uri = uri or known.tracking_uri
+    return open_study(layout, load_catalogue(layout.scale), uri, known is not None and known.live)
+
+
+@track.command("views")
+@click.option("--server", default="http://127.0.0.1:5000", show_default=True, help="where the store is served")
+@scale_options
+def track_views(server: str, scale: str, results: Path) -> None:
+    """Print links to the saved views: filters, columns and order of the runs' tables."""
+    from estr.tracking import VIEWS, Study, link_of
+
+    study = Study.load(Layout(results, scale))
+    for view in VIEWS:
+        click.echo(f"{view.title}\n  {server}/{link_of(study, view)}")
+
+
+@main.command()
+@click.option("--port", type=click.IntRange(1024, 65535), default=5000, show_default=True)
+@click.option(
+    "--host",
+    default="127.0.0.1",
+    show_default=True,
+    help="the address to listen on; any other than this one lets everybody who reaches it read and write",
+)
+@click.option("--results", type=PATH, default=Path("results"), show_default=True)
+def ui(port: int, host: str, results: Path) -> None:
+    """Serve the MLflow store. With --host, for the jobs of a cluster as well (docs/tracking.md)."""
+    from estr.tracking import default_uri
+
+    existing(results / "mlflow.db", "make reproduce")
+    command = ["-m", "mlflow", "server", "--host", host, "--port", str(port)]
+    command += ["--backend-store-uri", default_uri(results), "--workers", str(SERVER_PROCESSES)]
+    command += ["--artifacts-destination", (results / "mlartifacts").resolve().as_uri()]
+    os.environ |= {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "MLFLOW_DISABLE_TELEMETRY": "true"}
+    os.execv(sys.executable, [sys.executable, *command])
