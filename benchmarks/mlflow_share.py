@@ -6,11 +6,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
 from unittest.mock import patch
 
 from benchmarks.step import StepSizes
@@ -19,7 +18,7 @@ from estr import stages
 from estr.config import RunConfig
 from estr.layout import Layout
 from estr.provenance import read_json, write_json
-from estr.tracking import Study, open_study
+from estr.tracking import Follower, RunTracker, Study, load_catalogue, open_study
 
 IMPORT_MLFLOW = "import time; t = time.perf_counter(), time.process_time(); from mlflow.tracking import MlflowClient; \
 print(time.perf_counter() - t[0], time.process_time() - t[1])"
@@ -37,13 +36,13 @@ def mlflow_share(
     `live` has that time and the client's import, once a process; `live, on against off` is the noisy difference, for
     comparison; `import` is one of `runs` runs that one call of `estr track runs` takes in, in a process of its own.
     """
-    study = open_study("benchmark", layout.results, None, layout.study)
+    study = open_study(layout, load_catalogue(layout.scale))
     config = sizes.config("estr")
     config = config.model_copy(update={"train": config.train.model_copy(update={"steps": steps})})
     off, on, live, imported = [], [], [], []
     for turn in range(turns):
         off.append(_run(layout, config, replace(study, live=False)))
-        imported.append(_import(layout, config, study, turn, runs))
+        imported.append(_import(layout, config, turn, runs))
         with _clocked() as inside:
             on.append(_run(layout, config, replace(study, live=True)))
         live += plus([_client_import()], [Spent(sum(s.wall for s in inside), sum(s.cpu for s in inside))])
@@ -59,7 +58,7 @@ def _run(layout: Layout, config: RunConfig, study: Study) -> Spent:
     return spent(lambda: stages.train(layout, config))
 
 
-def _import(layout: Layout, config: RunConfig, study: Study, turn: int, runs: int) -> Spent:
+def _import(layout: Layout, config: RunConfig, turn: int, runs: int) -> Spent:
     """`estr track runs` on copies of the run, as the workflow calls it once for all of them: what one of them costs."""
     folder = layout.run(config)
     record = read_json(folder / "run.json")
@@ -68,7 +67,8 @@ def _import(layout: Layout, config: RunConfig, study: Study, turn: int, runs: in
         copies = [Path(name) / str(number) for number in range(runs)]
         for copy in copies:
             shutil.copytree(folder, copy, ignore=shutil.ignore_patterns("state"))
-            write_json(copy / "run.json", record | {"run_id": f"{config.run_id}/{turn}/{copy.name}"})
+            other = config.model_copy(update={"seed": 1000 * (turn + 1) + int(copy.name)})
+            write_json(copy / "run.json", record | {"run_id": other.run_id, "config": other.model_dump()})
         command = [sys.executable, "-c", "from estr.cli import main; main()", "track", "runs", *map(str, copies)]
         command += ["--out", str(Path(name) / "runs.json"), "--scale", layout.scale, "--results", str(layout.results)]
         wall, before = time.perf_counter(), resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -82,15 +82,14 @@ def _import(layout: Layout, config: RunConfig, study: Study, turn: int, runs: in
 def _clocked() -> Iterator[list[Spent]]:
     """What the stage has MLflow do while it trains; all of it goes through one function."""
     inside: list[Spent] = []
-    attempt = stages._attempt
+    attempt = Follower._attempt
 
-    def timed(*arguments: Any) -> Any:
+    def timed(follower: Follower, action: Callable[[RunTracker], None]) -> None:
         clock = Clock()
-        result = attempt(*arguments)
+        attempt(follower, action)
         inside.append(clock.stop())
-        return result
 
-    with patch.object(stages, "_attempt", timed):
+    with patch.object(Follower, "_attempt", timed):
         yield inside
 
 

@@ -51,7 +51,7 @@ def test_help_teaches() -> None:
         (("calibrate", "dapo_math"), ("tokens.parquet is missing",)),
         (("table", "table9", "x", "--out", "y"), ("unknown table 'table9'", "table1")),
         (("figure", "fig99", "x", "--out", "y"), ("unknown figure 'fig99'", "fig06_07_reward")),
-        (("ui",), ("mlflow.db is missing", "make reproduce")),
+        (("ui",), ("results is missing", "make reproduce")),
         (("data", "prepare", "gsm8k", "--from", "x"), ("--scale paper",)),
         (("data", "prepare", "gsm8k", "--scale", "paper", "--from", "x"), ("openai/gsm8k", "x")),
         (("data", "prepare", "chess", "--scale", "paper"), ("no benchmark 'chess'", "gsm8k")),

@@ -3,15 +3,11 @@
 import hashlib
 import logging
 import shutil
-from collections.abc import Callable
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
-from typing import TypeVar
 
 import pyarrow.compute as pc
 
-from estr.algorithm.rules import KeepRule
 from estr.config import PROBES, RunConfig, keep_rule, resolve
 from estr.data.prepare import prepare
 from estr.data.read import read_demonstrations, read_problems
@@ -22,14 +18,12 @@ from estr.evaluate_run import answer_held_out, held_out_problems
 from estr.layout import Layout, existing
 from estr.machine_load import LoadLog
 from estr.matched_budget import with_thresholds
-from estr.provenance import commit, file_digest, read_json, write_json
+from estr.provenance import file_digest, read_json, write_json
 from estr.run_record import run_record
 from estr.tasks import laptop_counterpart
 from estr.tasks.base import TrainableFromScratch
-from estr.tracking import RunTracker, Study, load_catalogue
+from estr.tracking import Follower
 
-Tracked = TypeVar("Tracked")
-Result = TypeVar("Result")
 logger = logging.getLogger(__name__)
 
 
@@ -61,23 +55,22 @@ def train(layout: Layout, config: RunConfig) -> None:
     (folder / "run.json").unlink(missing_ok=True)
     state = folder / "state" / key
     trainer = open_trainer(layout, config, folder, state)
-    rule = trainer.rule
-    tracker = _open_tracker(layout, config, rule, state / "mlflow_run.json")
+    rule = {"name": trainer.rule.name} | asdict(trainer.rule)
+    follower = Follower(layout, config, rule, state / "mlflow_run.json")
     with StopRequest() as stop, LoadLog(layout.load(config), fresh=trainer.step == 0):
         try:
             for metrics in trainer.run(stop):
-                _attempt(tracker, partial(RunTracker.sync_metrics, table=metrics))
+                follower.metrics(metrics)
         except BaseException as error:
-            status = "KILLED" if isinstance(error, Interrupted) else "FAILED"
-            _attempt(tracker, partial(RunTracker.end, status=status))
+            follower.end("KILLED" if isinstance(error, Interrupted) else "FAILED")
             raise
     trainer.finish()
     answer_held_out(layout, config)
     clock = trainer.metrics.table()
     seconds = pc.sum(clock["time_generate"]).as_py() + pc.sum(clock["time_train"]).as_py()
-    record = run_record(config, rule, key, seconds, config.train.steps, tracker.run_id if tracker else None)
+    record = run_record(config, trainer.rule, key, seconds, config.train.steps, follower.run_id)
     write_json(folder / "run.json", record)
-    _attempt(tracker, partial(RunTracker.finish, folder=folder))
+    follower.finish(folder)
     shutil.rmtree(folder / "state", ignore_errors=True)
 
 
@@ -110,35 +103,3 @@ def inputs_hash(layout: Layout, config: RunConfig) -> str:
     """Of everything that decides the run's numbers."""
     problems, start = _train_set(layout, config), _warm_start_weights(layout, config)
     return hashlib.sha256("".join([config.hash, file_digest(start), file_digest(problems)]).encode()).hexdigest()[:12]
-
-
-def _open_tracker(layout: Layout, config: RunConfig, rule: KeepRule, note: Path) -> RunTracker | None:
-    """The run's tracker, or None without a live study; a resumed run finds its MLflow run in `note`."""
-    study = Study.load(layout) if layout.study.exists() else None
-    if study is None or not study.live:
-        return None
-
-    def open_run(study: Study) -> RunTracker:
-        known = read_json(note)["run_id"] if note.exists() else None
-        tracker = RunTracker(study, layout, load_catalogue(layout.scale), config, known, {"commit": commit()})
-        if known is None:
-            write_json(note, {"run_id": tracker.run_id})
-            tracker.log_params({"name": rule.name} | asdict(rule))
-        return tracker
-
-    return _attempt(study, open_run)
-
-
-def _attempt(tracked: Tracked | None, action: Callable[[Tracked], Result]) -> Result | None:
-    """Tracking is a view of the results: when it fails, say so and go on."""
-    if tracked is None:
-        return None
-    try:
-        return action(tracked)
-    except Exception as error:
-        logger.warning(
-            "MLflow did not take this (%s: %s); the files under results/ are complete",
-            type(error).__name__,
-            error,
-        )
-        return None

@@ -9,6 +9,7 @@ import click
 
 from estr.cli.group import PATH, artifact_options, main, scale_options
 from estr.config import StudyConfig, configs_folder, parse, read_yaml
+from estr.errors import UserError
 from estr.layout import Layout, existing
 
 if TYPE_CHECKING:
@@ -93,10 +94,12 @@ def _reopened(layout: Layout, uri: str | None = None) -> "Study":
     """The study of this commit in the store of study.json, whether or not it still has what was there."""
     from estr.tracking import Study, load_catalogue, open_study
 
-    known = Study.load(layout) if layout.study.exists() else None
-    if known is not None:
-        uri = uri or known.tracking_uri
-    return open_study(layout, load_catalogue(layout.scale), uri, known is not None and known.live)
+    try:
+        known = Study.load(layout)
+        uri, live = uri or known.tracking_uri, known.live
+    except UserError:  # not opened yet, or by another version
+        live = False
+    return open_study(layout, load_catalogue(layout.scale), uri, live)
 
 
 @track.command("views")
@@ -124,7 +127,7 @@ def ui(port: int, host: str, results: Path) -> None:
     """Serve the MLflow store. With --host, for the jobs of a cluster as well (docs/tracking.md)."""
     from estr.tracking import default_uri
 
-    existing(results / "mlflow.db", "make reproduce")
+    existing(results, "make reproduce")
     command = ["-m", "mlflow", "server", "--host", host, "--port", str(port)]
     command += ["--backend-store-uri", default_uri(results), "--workers", str(SERVER_PROCESSES)]
     command += ["--artifacts-destination", (results / "mlartifacts").resolve().as_uri()]

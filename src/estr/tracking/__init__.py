@@ -9,13 +9,15 @@ entry with its last values and a link. Losing the store loses nothing: `estr tra
 | `catalogue` | which experiments need a run, and which claims it serves |
 | `pages` | names, tags and markdown descriptions |
 | `store` | `Study`: where a reproduction is tracked; opening it |
-| `runs` | the MLflow run of a training run, followed live or logged when complete |
+| `runs` | the MLflow run of a training run |
+| `follow` | a training followed while it runs, whatever becomes of the server |
 | `book` | importing complete runs, publishing tables, figures and the report |
 | `views` | saved filters and columns of the runs' table |
 """
 
 from estr.tracking.book import import_runs, publish
 from estr.tracking.catalogue import Catalogue, load_catalogue
+from estr.tracking.follow import Follower
 from estr.tracking.runs import RunTracker
 from estr.tracking.store import Study, default_uri, open_study
 from estr.tracking.views import VIEWS, link_of
@@ -23,6 +25,7 @@ from estr.tracking.views import VIEWS, link_of
 __all__ = [
     "VIEWS",
     "Catalogue",
+    "Follower",
     "RunTracker",
     "Study",
     "default_uri",

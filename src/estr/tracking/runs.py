@@ -1,4 +1,4 @@
-"""The MLflow run of one training run, followed while it trains or logged when it is complete."""
+"""The MLflow run of one training run."""
 
 import math
 import re

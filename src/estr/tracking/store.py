@@ -18,12 +18,6 @@ from estr.tracking.catalogue import REPRODUCTION, Catalogue
 if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
 
-SHORT_OF_PATIENCE = {
-    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
-    "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
-}
-"""For a training that a server follows: what it does not take now it gets later."""
-
 KIND = {"mlflow.experimentKind": "custom_model_development"}
 """MLflow shows training runs, not conversations with an agent."""
 
