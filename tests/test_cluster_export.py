@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from estr.algorithm import TokenSignals, build_rule, diagnose
-from estr.cluster.launch.export import export, last_update, updates_done_again
+from estr.cluster.launch.export import export, last_update, metrics_so_far, updates_done_again
 from estr.cluster.sums import DIVISORS
 from estr.errors import UserError
 from estr.records import token_rows, write_table
@@ -107,6 +107,22 @@ def test_a_line_cut_by_a_kill_is_no_update(tmp_path: Path) -> None:
     (record / "sums-rank0-attempt0.jsonl").write_text("no json\n" + (record / "sums-rank0-attempt0.jsonl").read_text())
     with pytest.raises(UserError, match="line 1: damaged"):
         last_update(record)
+
+
+def test_a_run_under_way_has_the_updates_of_logged_versions(tmp_path: Path) -> None:
+    record, log = tmp_path / "record", tmp_path / "log.jsonl"
+    assert metrics_so_far(record, [log], 1e-6) is None
+    for step in (1, 2, 3):
+        write(record, step, 0, 0, signals(step))
+    assert metrics_so_far(record, [log], 1e-6) is None
+    text = (record / "sums-rank0-attempt0.jsonl").read_text().splitlines()
+    (record / "sums-rank0-attempt0.jsonl").write_text(
+        "\n".join([*text[:2], text[2].replace('"target_version": 2', '"target_version": 3')]) + "\n"
+    )
+    log.write_text('{"step": 3, "data": {"actor/grad_norm": 0.25}}\n')  # version 2 is trained, its third update is not
+    table = metrics_so_far(record, [log], 1e-6)
+    assert table is not None
+    assert (table["step"].to_pylist(), table["grad_norm"].to_pylist()) == ([1, 2], [0.25, 0.25])
 
 
 def test_a_missing_update_is_named(tmp_path: Path) -> None:

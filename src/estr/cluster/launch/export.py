@@ -43,10 +43,30 @@ def export(record: Path, logs: Iterable[Path], learning_rate: float, out: Path) 
     if steps != list(range(1, len(steps) + 1)):
         missing = sorted(set(range(1, steps[-1] + 1)) - set(steps))
         raise UserError(f"{record}: the updates {missing[:5]} were not recorded; delete the run's state/ to start over")
+    write_table(_metrics(lines, gradient_norms(logs), learning_rate), out / "metrics.parquet")
+    write_table(_tokens(record, lines), out / "tokens.parquet")
+    return len(steps)
+
+
+def metrics_so_far(record: Path, logs: Iterable[Path], learning_rate: float) -> pa.Table | None:
+    """The rows of `metrics.parquet` of a run under way, up to the last version that verl has logged; None before that.
+
+    Raises:
+        UserError: as `export` does.
+    """
     norms = gradient_norms(logs)
+    if not norms or not any(record.glob("sums-*.jsonl")):
+        return None
+    lines = {
+        step: found for step, found in _last_attempts(record).items() if found[0]["target_version"] + 1 <= max(norms)
+    }
+    return _metrics(lines, norms, learning_rate) if lines else None
+
+
+def _metrics(lines: Mapping[int, list[dict[str, Any]]], norms: Mapping[int, float], learning_rate: float) -> pa.Table:
     rows: list[pa.Table] = []
     before: dict[int, float] = {}  # end of the update before, by attempt
-    for step in steps:
+    for step in sorted(lines):
         version = lines[step][0]["target_version"]
         attempt = lines[step][0]["attempt"]
         row = _row(step, lines[step], before.get(attempt, math.nan)) | {
@@ -56,9 +76,7 @@ def export(record: Path, logs: Iterable[Path], learning_rate: float, out: Path) 
         }
         before[attempt] = row["wall_time"]
         rows.append(metrics_row(row))
-    write_table(pa.concat_tables(rows), out / "metrics.parquet")
-    write_table(_tokens(record, lines), out / "tokens.parquet")
-    return len(steps)
+    return pa.concat_tables(rows)
 
 
 def last_update(record: Path) -> int:
