@@ -17,6 +17,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from estr.cluster.launch.allocation import (
     START_SECONDS,
@@ -35,9 +36,10 @@ from estr.cluster.launch.server import search_service, stop, tail
 from estr.config import ClusterRun, Site, keep_rule
 from estr.errors import UserError
 from estr.layout import Layout, existing
+from estr.lock import only_writer
 from estr.matched_budget import with_thresholds
 from estr.provenance import file_digest, read_json, write_json
-from estr.run_record import run_record
+from estr.run_record import is_complete, run_record
 from estr.tasks import prepared_task
 from estr.tasks.base import Problem
 from estr.tasks.retrieval import cut_characters, is_service
@@ -52,15 +54,15 @@ def train(layout: Layout, config: ClusterRun, site: Site) -> None:
     """Train a run to its last update, or go on with it; on every node but the first, serve until the first is done.
 
     Raises:
-        UserError: something that the run needs is missing, or verl ended early; what to do next is said.
+        UserError: something that the run needs is missing, verl ended early, or another process trains this run; what
+            to do next is said.
         NodeLost: a node left while the job ran.
     """
     config = with_thresholds(layout, config)
     folder = layout.run(config).resolve()
     place = _place(layout, config, site, folder)
     key = inputs_hash(config, place)
-    if (folder / "run.json").exists() and read_json(folder / "run.json")["inputs_hash"] == key:
-        logger.warning("%s is complete; delete %s to train it again", config.run_id, folder / "run.json")
+    if is_complete(folder, key):
         return
     allocation = Allocation.of_this_job(
         config.resources.nodes, config.resources.gpus_per_node, site.cores, site.ray_port
@@ -68,19 +70,20 @@ def train(layout: Layout, config: ClusterRun, site: Site) -> None:
     if allocation.rank > 0:
         _serve(allocation, place, site)
         return
-    attempts = place.state / "attempts.json"
-    history = read_json(attempts) if attempts.exists() else []
-    place = replace(place, attempt=len(history))
-    place.state.mkdir(parents=True, exist_ok=True)
-    with _noted(attempts, history, last_update(place.record)):
+    with only_writer(folder):
+        (folder / "run.json").unlink(missing_ok=True)
+        place.state.mkdir(parents=True, exist_ok=True)
+        history = _attempts(place)
+        place = replace(place, attempt=len(history))
         _ended(place).unlink(missing_ok=True)
         try:
-            with _retriever(place, site, allocation) as url:
-                here = replace(place, retriever=url)
-                _run(allocation, _prepare(config, here, site), here)
+            if not _is_trained(config, place):
+                with _noted(place, history), _retriever(place, site, allocation) as url:
+                    here = replace(place, retriever=url)
+                    _run(allocation, _prepare(config, here, site), here)
         finally:
             _ended(place).touch()
-    _finish(config, place, folder, key)
+        _finish(config, place, folder, key)
 
 
 def inputs_hash(config: ClusterRun, place: Place) -> str:
@@ -173,11 +176,10 @@ def _serve(allocation: Allocation, place: Place, site: Site) -> None:
     """
     environment = job_environment() | {"VERL_USE_EXTERNAL_MODULES": PLUGIN} | site.environment
     environment |= token_environment(place.token)
-    started = time.time()
+    before = _ended_at(place)
 
     def over() -> bool:
-        ended = _ended(place)
-        return ended.exists() and ended.stat().st_mtime > started
+        return _ended_at(place) not in (None, before)
 
     deadline = time.monotonic() + START_SECONDS
     while time.monotonic() < deadline:
@@ -197,37 +199,56 @@ def _ended(place: Place) -> Path:
     return place.state / "ended"
 
 
+def _ended_at(place: Place) -> int | None:
+    """When an attempt ended last, by the file system's clock: no other is the same on all nodes."""
+    try:
+        return _ended(place).stat().st_mtime_ns
+    except FileNotFoundError:
+        return None
+
+
+def _attempts(place: Place) -> list[dict[str, Any]]:
+    path = place.state / "attempts.json"
+    attempts: list[dict[str, Any]] = read_json(path)["attempts"] if path.exists() else []
+    return attempts
+
+
 @contextlib.contextmanager
-def _noted(path: Path, history: list[dict[str, object]], before: int) -> Iterator[None]:
+def _noted(place: Place, history: list[dict[str, Any]]) -> Iterator[None]:
     """Every start of the run, with the updates that were there and what was lost to its end."""
-    job = os.environ.get("SLURM_JOB_ID")
-    note: dict[str, object] = {"started": time.time(), "updates_before": before, "slurm_job": job}
-    write_json(path, [*history, note | {"ended": None}])
+    path, job = place.state / "attempts.json", os.environ.get("SLURM_JOB_ID")
+    note = {"started": time.time(), "updates_before": last_update(place.record), "slurm_job": job}
+    write_json(path, {"attempts": [*history, note | {"ended": None}]})
     try:
         yield
     finally:
-        write_json(path, [*history, note | {"ended": time.time()}])
+        write_json(path, {"attempts": [*history, note | {"ended": time.time()}]})
+
+
+def _last_checkpoint(config: ClusterRun, place: Place) -> Path:
+    return place.checkpoints / f"global_step_{config.train.steps // config.train.sync_interval}"
+
+
+def _is_trained(config: ClusterRun, place: Place) -> bool:
+    return last_update(place.record) >= config.train.steps and _last_checkpoint(config, place).is_dir()
 
 
 def _finish(config: ClusterRun, place: Place, folder: Path, key: str) -> None:
-    reached, wanted = last_update(place.record), config.train.steps
-    versions = wanted // config.train.sync_interval
-    checkpoint = place.checkpoints / f"global_step_{versions}"
-    if reached < wanted or not checkpoint.is_dir():
-        log = place.trainer_log
+    if not _is_trained(config, place):
+        log, reached = place.trainer_log, last_update(place.record)
         raise UserError(
-            f"{config.run_id}: verl ended at update {reached} of {wanted}, last checkpoint {_latest(place)}; the same "
-            f"command resumes there. The end of {log}:\n{tail(log)}"
+            f"{config.run_id}: verl ended at update {reached} of {config.train.steps}, last checkpoint "
+            f"{_latest(place)}; the same command resumes there. The end of {log}:\n{tail(log)}"
         )
     logs = [replace(place, attempt=attempt).log for attempt in range(place.attempt + 1)]
     steps = export(place.record, logs, config.train.learning_rate, folder)
-    _merge(config, checkpoint, folder / "policy")
-    attempts = read_json(place.state / "attempts.json")
+    _merge(config, _last_checkpoint(config, place), folder / "policy")
+    attempts = _attempts(place)
     for number, attempt in enumerate(attempts):
         # a killed one did not say when
         attempt["ended"] = attempt["ended"] or last_sign_of(place.record, number) or attempt["started"]
     seconds = sum(attempt["ended"] - attempt["started"] for attempt in attempts)
-    record = run_record(config, keep_rule(config), key, seconds, steps, None)
+    record = run_record(config, keep_rule(config), key, seconds, steps, None, folder)
     in_flight = int((1 + config.train.staleness_threshold) * config.train.sync_interval * config.train.prompts)
     resumed = len(attempts) > 1 and not config.synchronous
     more = {
