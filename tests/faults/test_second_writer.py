@@ -6,6 +6,8 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -21,13 +23,19 @@ EVALUATE_MODEL = ("evaluate", "--model", str(WARM_START), "--task", TASK, "--dat
 EVALUATE_MODEL += ("--samples", "1", "--out", "out")
 
 
-def held(folder: Path, lock: Path, *command: str) -> Started:
-    """A command that has the lock and is stopped by SIGSTOP."""
+@contextmanager
+def held(folder: Path, lock: Path, *command: str) -> Iterator[Started]:
+    """A command that has the lock and is stopped by SIGSTOP; at the end of the block it goes on to its own."""
     first = start(folder, *command)
-    first.until(lambda: lock.exists() and lock.stat().st_size > 0)
-    first.send(signal.SIGSTOP)
-    assert first.running()
-    return first
+    try:
+        first.until(lambda: lock.exists() and lock.stat().st_size > 0)
+        first.send(signal.SIGSTOP)
+        assert first.running()
+        yield first
+        first.send(signal.SIGCONT)
+        assert first.wait() == 0
+    finally:
+        first.process.kill()
 
 
 @pytest.mark.slow
@@ -44,13 +52,11 @@ def held(folder: Path, lock: Path, *command: str) -> Started:
 def test_the_second_command_refuses_and_the_first_goes_on(
     first: tuple[str, ...], second: tuple[str, ...], where: Path, prepared: Path, unbroken: Path
 ) -> None:
-    running = held(prepared, prepared / where / NAME, *first)
-    before = sorted(path for path in (prepared / where).rglob("*"))
-    line = said(finish(prepared, *second, code=2))
-    assert line.startswith(f"estr: error: {where}: process {running.pid} on ") and ", started 20" in line
-    assert sorted(path for path in (prepared / where).rglob("*")) == before
-    running.send(signal.SIGCONT)
-    assert running.wait() == 0
+    with held(prepared, prepared / where / NAME, *first) as running:
+        before = sorted((prepared / where).rglob("*"))
+        line = said(finish(prepared, *second, code=2))
+        assert line.startswith(f"estr: error: {where}: process {running.pid} on ") and ", started 20" in line
+        assert sorted((prepared / where).rglob("*")) == before
     if first == TRAIN:
         assert_same_training(prepared, unbroken)
     elif where == WARM_START:
@@ -59,16 +65,11 @@ def test_the_second_command_refuses_and_the_first_goes_on(
 
 
 @pytest.mark.slow
-def test_a_run_that_trains_is_not_evaluated(finished: Path) -> None:
-    """Made again because a table is damaged, its policy is about to change."""
-    (finished / RUN / "tokens.parquet").unlink()
-    running = held(finished, finished / RUN / NAME, *TRAIN)
-    if (finished / RUN / "run.json").exists():
-        assert f"process {running.pid} on " in said(finish(finished, *EVALUATE, code=2))
-    else:
-        assert "run.json is missing" in said(finish(finished, *EVALUATE, code=2))
-    running.send(signal.SIGCONT)
-    assert running.wait() == 0
+def test_a_run_that_is_evaluated_is_not_trained(finished: Path, unbroken: Path) -> None:
+    (finished / RUN / "samples.jsonl").unlink()
+    with held(finished, finished / RUN / NAME, *EVALUATE) as running:
+        assert f"process {running.pid} on " in said(finish(finished, *TRAIN, code=2))
+    assert_same_evaluation(finished, unbroken)
 
 
 def test_the_lock_of_a_killed_process_is_free(tmp_path: Path) -> None:
