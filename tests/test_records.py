@@ -1,14 +1,9 @@
-from pathlib import Path
-
 import pyarrow as pa
-import pyarrow.parquet as pq
-import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from estr.algorithm.signals import TokenSignals
-from estr.errors import UserError
 from estr.records import NO_SWITCH, TOKEN_SCHEMA, GrowingTable, metrics_row, switch_offset, token_rows
 
 
@@ -69,26 +64,14 @@ def rows(*steps: int) -> pa.Table:
     return pa.concat_tables([metrics_row({"step": s, "target_version": s - 1, "reward": s / 10}) for s in steps])
 
 
-def test_growing_table_is_readable_while_it_grows_and_resumes_without_double_rows(tmp_path: Path) -> None:
-    table = GrowingTable(tmp_path / "metrics.parquet")
-    table.resume(0)
+def test_a_growing_table_goes_on_from_what_it_was() -> None:
+    table = GrowingTable()
     table.add(rows(1, 2))
-    table.flush()
-    assert pq.read_table(table.path)["step"].to_pylist() == [1, 2]
+    before = table.table()
     table.add(rows(3))
-    table.flush()
-    resumed = GrowingTable(table.path)
-    resumed.resume(2)
-    resumed.add(rows(3, 4))
-    resumed.flush()
-    assert pq.read_table(table.path)["step"].to_pylist() == [1, 2, 3, 4]
-    assert not list(tmp_path.glob("*.partial"))
-
-
-def test_truncated_table_is_one_clear_error(tmp_path: Path) -> None:
-    table = GrowingTable(tmp_path / "metrics.parquet")
-    table.add(rows(1, 2))
-    table.flush()
-    table.path.write_bytes(table.path.read_bytes()[:-20])
-    with pytest.raises(UserError, match=r"metrics.parquet: not a readable table"):
-        GrowingTable(table.path).resume(2)
+    assert table.table()["step"].to_pylist() == [1, 2, 3]
+    resumed = GrowingTable()
+    resumed.add(before)
+    resumed.add(rows(3))
+    assert resumed.table() == table.table()
+    assert GrowingTable(TOKEN_SCHEMA).table().schema == TOKEN_SCHEMA

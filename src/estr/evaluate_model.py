@@ -1,6 +1,6 @@
 """Evaluate any policy on a prepared benchmark, without runs and without a workflow."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,9 @@ from estr.errors import UserError
 from estr.evaluation.openai_engine import SamplingSettings, load_tokenizer, truncation
 from estr.evaluation.standalone import choose_judge, evaluate_engine, evaluate_on_server, fingerprint
 from estr.layout import existing
+from estr.lock import only_writer
 from estr.tasks import prepared_task
+from estr.tasks.base import Problem
 
 RESPONSE_TOKENS = {"browsecomp_plus": 32768, "gsm8k": 8192, "dapo_math": 12288, "search_r1": 4096}
 """What the policy may write in a dialogue: the paper's Table 3; Search-R1's is not reported."""
@@ -45,7 +47,8 @@ def evaluate_model(request: Request) -> dict[str, Any]:
     """Sample, score, write evaluation.json and return it.
 
     Raises:
-        UserError: an option that the embedded engine does not take, or anything that preparing or sampling raises.
+        UserError: an option that the embedded engine does not take, another process evaluates into the same folder, or
+            anything that preparing or sampling raises.
     """
     if request.server is None and (request.temperature == 0 or request.top_p != 1):
         raise UserError(
@@ -55,6 +58,11 @@ def evaluate_model(request: Request) -> dict[str, Any]:
     problems = read_problems(existing(request.data / "eval.parquet", made_by))
     weights = fingerprint(request.model)
     out = request.out or request.evaluations / request.task / f"{request.model.resolve().name}-{weights[:8]}"
+    with only_writer(out):
+        return _evaluate(request, problems, weights, out)
+
+
+def _evaluate(request: Request, problems: Sequence[Problem], weights: str, out: Path) -> dict[str, Any]:
     max_tokens = request.max_tokens or RESPONSE_TOKENS.get(request.task, 8192)
     truncate: Callable[[str, int], str] = truncation(load_tokenizer(request.model))
     task = prepared_task(request.task, request.data, request.retriever, truncate)

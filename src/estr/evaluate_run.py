@@ -15,8 +15,9 @@ from estr.evaluation import run
 from estr.evaluation.judge import ExactMatchJudge
 from estr.evaluation.sample import Sample
 from estr.evaluation.standalone import JUDGED_OFFLINE
-from estr.layout import Layout, existing
-from estr.provenance import file_digest, read_json, write_json
+from estr.layout import WARM_START_NOTE, Layout, existing
+from estr.lock import only_writer
+from estr.provenance import check_files, file_digest, read_json, write_json
 from estr.tasks import laptop_counterpart
 from estr.tasks.base import Problem, Task
 
@@ -25,17 +26,22 @@ def evaluate_warm_start(layout: Layout, config: RunConfig) -> None:
     """Score the policy that every run of the task starts from."""
     folder = layout.warm_start(config.task)
     existing(folder / "model.safetensors", f"estr pretrain {config.task}")
-    write_json(folder / "evaluation.json", _evaluation(layout, config, folder, folder))
+    check_files(folder / WARM_START_NOTE)
+    with only_writer(folder):
+        write_json(folder / "evaluation.json", _evaluation(layout, config, folder, folder))
 
 
 def evaluate(layout: Layout, config: RunConfig) -> None:
-    """Score a finished run's policy."""
+    """Score a finished run's policy. Raises `UserError` if it is damaged, or if another process writes there."""
     folder = layout.run(config)
-    record = read_json(existing(folder / "run.json", f"estr train {config.task} {config.label} --seed {config.seed}"))
+    path = existing(folder / "run.json", f"estr train {config.task} {config.label} --seed {config.seed}")
     start = existing(layout.warm_start(config.task) / "evaluation.json", f"estr evaluate {config.task} warm_start")
-    content = {"scale": config.scale, "run_id": config.run_id, "steps": record["steps"]}
-    content |= _evaluation(layout, config, folder / "policy", folder) | {"warm_start": read_json(start)}
-    write_json(folder / "evaluation.json", content)
+    with only_writer(folder):
+        record = read_json(path)
+        check_files(path, "policy/")
+        content = {"scale": config.scale, "run_id": config.run_id, "steps": record["steps"]}
+        content |= _evaluation(layout, config, folder / "policy", folder) | {"warm_start": read_json(start)}
+        write_json(folder / "evaluation.json", content)
 
 
 def answer_held_out(layout: Layout, config: RunConfig) -> None:
@@ -77,8 +83,8 @@ class _StoredPolicy:
     config: RunConfig
     label: str = "embedded"
 
-    def answer(self, problems: Sequence[Problem], k: int) -> Iterator[tuple[int, list[Sample]]]:
+    def answer(self, problems: Sequence[Problem], k: int, wanted: Sequence[int]) -> Iterator[tuple[int, list[Sample]]]:
         from estr.embedded.answer import EmbeddedEngine
 
         engine = EmbeddedEngine.load(self.folder, self.task, self.config.evaluation, self.config.train.max_tokens)
-        yield from engine.answer(problems, k)
+        yield from engine.answer(problems, k, wanted)

@@ -4,6 +4,7 @@ import logging
 import shutil
 import statistics
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,6 +15,7 @@ from estr.config import RunConfig, load_scale, load_sizes
 from estr.embedded.interrupt import StopRequest
 from estr.evaluation.journal import Journal
 from estr.layout import Layout
+from estr.lock import only_writer
 from estr.matched_budget import with_thresholds
 from estr.provenance import commit, machine, packages, write_json
 from estr.stages import inputs_hash, open_trainer
@@ -56,11 +58,15 @@ def find_frontier(layout: Layout, config: RunConfig, axis: Axis) -> Path:
     seeds = load_sizes(config.scale, config.task).seeds[:SEEDS]
     config = with_thresholds(layout, config)
     folder = layout.frontier(config, axis)
-    journal = Journal(folder / "probes.jsonl")
     key = inputs_hash(layout, _probe(config, axis, values[0], seeds[0], settings.steps))
-    known = {(line["value"], line["seed"]): line for line in journal.lines if line["inputs"] == key}
 
-    with StopRequest() as stop, tqdm(desc=f"{config.label}, {axis}", unit="run", disable=None) as bar:
+    with (
+        only_writer(folder),
+        StopRequest() as stop,
+        closing(Journal(folder / "probes.jsonl")) as journal,
+        tqdm(desc=f"{config.label}, {axis}", unit="run", disable=None) as bar,
+    ):
+        known = {(line["value"], line["seed"]): line for line in journal.lines if line["inputs"] == key}
 
         def collapsed(index: int, seed: int) -> bool:
             if (values[index], seed) not in known:
@@ -76,7 +82,6 @@ def find_frontier(layout: Layout, config: RunConfig, axis: Axis) -> Path:
             return statistics.mean(collapsed(index, seed) for seed in seeds) <= 0.5
 
         found = search(lambda index: not collapsed(index, seeds[0]), confirmed, len(values))
-    journal.close()
     record = {
         "scale": config.scale,
         "task": config.task,

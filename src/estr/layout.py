@@ -9,6 +9,9 @@ from estr.errors import UserError
 PAPER = "paper"
 """The scale of the published benchmarks."""
 
+WARM_START_NOTE = "warm_start.json"
+"""Lists the files of a warm start with their checksums."""
+
 
 @dataclass(frozen=True)
 class Layout:

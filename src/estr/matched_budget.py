@@ -13,7 +13,7 @@ from estr.algorithm.signals import TokenSignals
 from estr.config import BUDGET_FROM, MATCHED, ClusterRun, Run, RunConfig, keep_rule, load_any_scale, resolve_any
 from estr.errors import UserError
 from estr.layout import Layout, existing
-from estr.provenance import read_json, write_json
+from estr.provenance import check_files, read_json, write_json
 
 RunT = TypeVar("RunT", RunConfig, ClusterRun)
 SIGNAL_COLUMNS = ("behavior_logprob", "target_logprob", "entropy", "advantage", "weight_version")
@@ -26,6 +26,7 @@ def calibrate_matched_budget(layout: Layout, task: str, reference: Run) -> None:
     threshold, so at laptop scale more steps of the reference run are shared, until staleness has set in.
     """
     source = existing(layout.run(reference) / "tokens.parquet", f"estr train {task} {reference.label}")
+    check_files(source.with_name("run.json"), source.name)
     last_step = load_any_scale(reference.scale).calibration_steps
     updates = _updates(pq.read_table(source), last_step)
     tokens = sum(update.response_tokens for update in updates)

@@ -25,7 +25,7 @@ from estr.embedded.concurrent import Recipe, Update, colocated, disaggregated
 from estr.errors import UserError
 from estr.evaluation.metrics import bootstrap_interval
 from estr.layout import Layout, existing
-from estr.provenance import commit, machine, packages, write_json
+from estr.provenance import commit, file_digests, machine, packages, write_json
 from estr.records import write_table
 from estr.tasks import laptop_counterpart
 
@@ -82,7 +82,8 @@ def measure_throughput(layout: Layout, config: RunConfig) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     write_table(pa.Table.from_pylist(steps), folder / "steps.parquet")
     write_table(pa.Table.from_pylist([row for rows in trajectories for row in rows]), folder / "trajectories.parquet")
-    write_json(folder / "throughput.json", record)
+    files = file_digests(folder, ["steps.parquet", "trajectories.parquet"])
+    write_json(folder / "throughput.json", record | {"files": files})
     return folder
 
 

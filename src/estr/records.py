@@ -1,22 +1,19 @@
 """The two tables of a run: `metrics.parquet` (a row per step) and `tokens.parquet` (a sample of tokens).
 
-Both engines write them with this module. A table grows in memory and is rewritten atomically, so that a reader
-always finds a whole file. `docs/metrics.md` describes the columns.
+Both engines write them with this module, whole or not at all. `docs/metrics.md` describes the columns.
 """
 
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import torch
 from torch import Tensor
 
 from estr.algorithm.signals import TokenSignals
-from estr.errors import UserError
+from estr.atomic import replacing
 
 NO_SWITCH = 10_000
 CLOCK_COLUMNS = ("time_generate", "time_train", "wall_time")
@@ -29,47 +26,23 @@ TOKEN_SCHEMA = pa.schema(
 
 
 class GrowingTable:
-    """Rows in memory that `flush` writes to one parquet file; every table has an int64 column `step`.
+    """Rows in memory; a table of known schema may stay empty, without one the first rows decide it."""
 
-    A table of known schema may stay empty; without one, the first rows decide it.
-    """
-
-    def __init__(self, path: Path, schema: pa.Schema | None = None) -> None:
-        self.path = path
+    def __init__(self, schema: pa.Schema | None = None) -> None:
         self._parts: list[pa.Table] = [] if schema is None else [schema.empty_table()]
-        self._dirty = schema is not None
-
-    def resume(self, last_step: int) -> None:
-        """Take over the rows up to `last_step` from disk and drop later ones. Raises `UserError` if unreadable."""
-        if last_step == 0:
-            return
-        try:
-            table = pq.read_table(self.path)
-        except Exception as error:
-            raise UserError(
-                f"{self.path}: not a readable table ({error}); delete the run's state/ to start over"
-            ) from error
-        self._parts = [table.filter(pc.less_equal(table["step"], last_step))]
 
     def add(self, rows: pa.Table) -> None:
         self._parts.append(rows)
-        self._dirty = True
 
     def table(self) -> pa.Table:
-        return pa.concat_tables(self._parts)
-
-    def flush(self) -> None:
-        if self._dirty:
-            self._parts = [self.table().combine_chunks()]
-            write_table(self._parts[0], self.path)
-            self._dirty = False
+        self._parts = [pa.concat_tables(self._parts).combine_chunks()]
+        return self._parts[0]
 
 
 def write_table(table: pa.Table, path: Path) -> None:
     """Write a parquet file that either is whole or does not exist."""
-    partial = path.with_name(path.name + ".partial")
-    pq.write_table(table, partial, compression="zstd")
-    os.replace(partial, path)
+    with replacing(path) as partial:
+        pq.write_table(table, partial, compression="zstd")
 
 
 def metrics_row(values: Mapping[str, Any]) -> pa.Table:

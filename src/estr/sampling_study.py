@@ -16,7 +16,7 @@ from estr.llm.model import load_llama
 from estr.llm.problems import INSTRUCTION, word_problems
 from estr.llm.sample import MISMATCH, STALE, SWITCH, TokenStudy
 from estr.llm.weights import NOTE, SMOLLM2, origin_of, prepare_weights
-from estr.provenance import commit, machine, packages, read_json, write_json
+from estr.provenance import commit, file_digests, is_intact, machine, packages, read_json, write_json
 from estr.records import write_table
 
 MODELS = {"smollm2": SMOLLM2}
@@ -59,7 +59,7 @@ def sample_llm(layout: Layout, name: str, settings: SampleSettings) -> None:
     record = folder / "sample.json"
     if record.exists():
         known = read_json(record)
-        if (known["sha256"], known["settings"]) == (origin["sha256"], chosen):
+        if (known["sha256"], known["settings"]) == (origin["sha256"], chosen) and is_intact(record):
             logger.warning("%s is complete; delete %s to sample it again", name, record)
             return
         record.unlink()
@@ -76,6 +76,7 @@ def sample_llm(layout: Layout, name: str, settings: SampleSettings) -> None:
     content |= {"scenarios": {scenario: _scenario(scenario, table, settings) for scenario, table in tables.items()}}
     content |= {"commit": commit(), "machine": machine() | {"threads": torch.get_num_threads()}}
     content["packages"] = packages() | {package: version(package) for package in ("transformers", "reasoning-gym")}
+    content["files"] = file_digests(folder, ["tokens.parquet"])
     write_json(record, content | {"seconds": time.perf_counter() - started})
 
 

@@ -3,7 +3,6 @@
 import hashlib
 import logging
 import shutil
-from dataclasses import asdict
 from pathlib import Path
 
 import pyarrow.compute as pc
@@ -15,15 +14,17 @@ from estr.embedded.interrupt import StopRequest
 from estr.embedded.pretrain import pretrain
 from estr.embedded.trainer import Interrupted, Trainer
 from estr.evaluate_run import answer_held_out, held_out_problems
-from estr.layout import Layout, existing
+from estr.layout import WARM_START_NOTE, Layout, existing
+from estr.lock import only_writer
 from estr.machine_load import LoadLog
 from estr.matched_budget import with_thresholds
-from estr.provenance import file_digest, read_json, write_json
-from estr.run_record import run_record
+from estr.provenance import check_files, file_digest, file_digests, write_json
+from estr.run_record import is_complete, run_record
 from estr.tasks import laptop_counterpart
 from estr.tasks.base import TrainableFromScratch
 from estr.tracking import Follower
 
+WARM_START_FILES = ("model.safetensors", "config.json", "generation_config.json", "tokenizer*.json")
 logger = logging.getLogger(__name__)
 
 
@@ -37,26 +38,36 @@ def warm_start(layout: Layout, config: RunConfig) -> None:
     task = _task(config)
     source = existing(layout.data(config.task) / "demonstrations.parquet", f"estr data prepare {config.task}")
     shown = read_demonstrations(source)
-    pretrain(config.policy, config.pretrain, task.vocabulary(), shown, layout.warm_start(config.task))
+    folder = layout.warm_start(config.task)
+    with only_writer(folder):
+        (folder / WARM_START_NOTE).unlink(missing_ok=True)
+        pretrain(config.policy, config.pretrain, task.vocabulary(), shown, folder)
+        write_json(folder / WARM_START_NOTE, {"files": file_digests(folder, WARM_START_FILES)})
 
 
 def train(layout: Layout, config: RunConfig) -> None:
     """Run or resume one training run to its last step; MLflow follows it if the study asks for that.
 
     Its checkpoints lie under `state/`, in a folder named after everything that decides its numbers: a changed
-    configuration, warm start or data set starts over. They go when the run is complete.
+    configuration, warm start or data set starts over. They go when the run is complete. A complete run of which a
+    file is damaged is made again.
+
+    Raises:
+        UserError: something that the run needs is missing or damaged, or another process trains or evaluates this run.
     """
     config = with_thresholds(layout, config)
     folder = layout.run(config)
     key = inputs_hash(layout, config)
-    if (folder / "run.json").exists() and read_json(folder / "run.json")["inputs_hash"] == key:
-        logger.warning("%s is complete; delete %s to train it again", config.run_id, folder / "run.json")
-        return
+    with only_writer(folder):
+        if not is_complete(folder, key):
+            _train(layout, config, key, folder)
+
+
+def _train(layout: Layout, config: RunConfig, key: str, folder: Path) -> None:
     (folder / "run.json").unlink(missing_ok=True)
     state = folder / "state" / key
     trainer = open_trainer(layout, config, folder, state)
-    rule = {"name": trainer.rule.name} | asdict(trainer.rule)
-    follower = Follower(layout, config, rule, state / "mlflow_run.json")
+    follower = Follower(layout, config, trainer.rule, state / "mlflow_run.json")
     with StopRequest() as stop, LoadLog(layout.load(config), fresh=trainer.step == 0):
         try:
             for metrics in trainer.run(stop):
@@ -68,7 +79,7 @@ def train(layout: Layout, config: RunConfig) -> None:
     answer_held_out(layout, config)
     clock = trainer.metrics.table()
     seconds = pc.sum(clock["time_generate"]).as_py() + pc.sum(clock["time_train"]).as_py()
-    record = run_record(config, trainer.rule, key, seconds, config.train.steps, follower.run_id)
+    record = run_record(config, trainer.rule, key, seconds, config.train.steps, follower.run_id, folder)
     write_json(folder / "run.json", record)
     follower.finish(folder)
     shutil.rmtree(folder / "state", ignore_errors=True)
@@ -96,6 +107,7 @@ def _train_set(layout: Layout, config: RunConfig) -> Path:
 
 
 def _warm_start_weights(layout: Layout, config: RunConfig) -> Path:
+    check_files(layout.warm_start(config.task) / WARM_START_NOTE)
     return existing(layout.warm_start(config.task) / "model.safetensors", f"estr pretrain {config.task}")
 
 

@@ -418,8 +418,8 @@ class Scripted:
     def __init__(self, task: Task, turns: Callable[[Problem, str], list[str]]) -> None:
         self.task, self.turns = task, turns
 
-    def answer(self, problems: Sequence[Problem], k: int) -> Iterator[tuple[int, list[Sample]]]:
-        for position, problem in enumerate(problems):
+    def answer(self, problems: Sequence[Problem], k: int, wanted: Sequence[int]) -> Iterator[tuple[int, list[Sample]]]:
+        for position, problem in ((position, problems[position]) for position in wanted):
             gold = json.loads(problem.ground_truth)[0] if self.task.name == "search_r1" else problem.ground_truth
             scripts = [self.turns(problem, gold), self.turns(problem, "998877"), ["I do not know."]]
             samples = []

@@ -173,7 +173,7 @@ def test_staleness_is_measured_over_turns(config: RunConfig, task: Calling, warm
 def test_evaluation_counts_turns_calls_and_own_tokens(task: Calling, warm_start: Path) -> None:
     engine = EmbeddedEngine.load(warm_start, task, EvaluationSettings(samples=3, temperature=1.0, seed=0), 40)
     problems = task.problems("eval", 30, 0)
-    answers = dict(engine.answer(problems, 3))
+    answers = dict(engine.answer(problems, 3, range(len(problems))))
     samples = [sample for position in range(30) for sample in answers[position]]
     assert len(samples) == 90
     assert {sample.status for sample in samples} >= {"completed", "token_limit"}
@@ -181,4 +181,4 @@ def test_evaluation_counts_turns_calls_and_own_tokens(task: Calling, warm_start:
         assert 0 <= sample.turns <= 4 and 1 <= sample.tokens <= 40
     called = [sample for sample in samples if sample.tool_calls and sample.status == "completed"]
     assert called and all(sample.turns > 1 and sample.tokens < 36 for sample in called)
-    assert dict(engine.answer(problems, 3)) == answers
+    assert dict(engine.answer(problems, 3, range(len(problems)))) == answers

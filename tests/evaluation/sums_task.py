@@ -40,8 +40,8 @@ class CountingEngine:
     def __init__(self) -> None:
         self.asked: list[int] = []
 
-    def answer(self, problems: Sequence[Problem], k: int) -> Iterator[tuple[int, list[Sample]]]:
-        for position in reversed(range(len(problems))):
+    def answer(self, problems: Sequence[Problem], k: int, wanted: Sequence[int]) -> Iterator[tuple[int, list[Sample]]]:
+        for position in sorted(wanted, reverse=True):
             index = problems[position].index
             self.asked.append(index)
             yield position, [self.sample(index, number, k) for number in range(k)]

@@ -34,8 +34,8 @@ class Limited(CountingEngine):
         super().__init__()
         self.limit = limit
 
-    def answer(self, problems: Sequence[Problem], k: int) -> Iterator[tuple[int, list[Sample]]]:
-        for done, item in enumerate(super().answer(problems, k)):
+    def answer(self, problems: Sequence[Problem], k: int, wanted: Sequence[int]) -> Iterator[tuple[int, list[Sample]]]:
+        for done, item in enumerate(super().answer(problems, k, wanted)):
             if done == self.limit:
                 raise KeyboardInterrupt
             yield item
@@ -44,8 +44,8 @@ class Limited(CountingEngine):
 class Faulty(CountingEngine):
     """Fails sample 0 of problems 1 and 2, gives no samples of problem 3 and a short list for problem 4."""
 
-    def answer(self, problems: Sequence[Problem], k: int) -> Iterator[tuple[int, list[Sample]]]:
-        for position, samples in super().answer(problems, k):
+    def answer(self, problems: Sequence[Problem], k: int, wanted: Sequence[int]) -> Iterator[tuple[int, list[Sample]]]:
+        for position, samples in super().answer(problems, k, wanted):
             index = problems[position].index
             if index == 3:
                 continue
@@ -75,7 +75,7 @@ def test_scores_by_hand(tmp_path: Path) -> None:
 def test_every_problem_has_one_line_with_its_text_and_verdict(tmp_path: Path) -> None:
     run(tmp_path)
     header, *lines = [json.loads(line) for line in (tmp_path / SAMPLES).read_text().splitlines()]
-    assert set(header) == {"key", "engine", "task", "k", "settings", "problems_sha256"}
+    assert set(header) == {"key", "engine", "task", "k", "settings", "problems_sha256", "checksum"}
     assert sorted(line["index"] for line in lines) == list(range(10))
     [line] = [line for line in lines if line["index"] == 6]
     assert [sample["correct"] for sample in line["samples"]] == [True, False, False, False]
@@ -181,7 +181,7 @@ def test_missing_samples_count_as_wrong_and_are_retried(tmp_path: Path, caplog: 
 
 
 class Absent(CountingEngine):
-    def answer(self, problems: Sequence[Problem], k: int) -> Iterator[tuple[int, list[Sample]]]:
+    def answer(self, problems: Sequence[Problem], k: int, wanted: Sequence[int]) -> Iterator[tuple[int, list[Sample]]]:
         yield 0, [Sample("", status="failed")] * k
 
 
@@ -276,14 +276,37 @@ def test_another_judge_judges_the_same_answers(tmp_path: Path) -> None:
     assert engine.asked == []
 
 
-def test_a_damaged_record_is_named(tmp_path: Path) -> None:
-    run(tmp_path)
+def test_a_damaged_record_is_reported_and_its_problem_asked_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    whole = run(tmp_path)
     path = tmp_path / SAMPLES
     lines = path.read_text().splitlines()
-    for damage in ('{"index": 77}', lines[1].replace('"index": 9', '"index": 8'), lines[1].replace("completed", "odd")):
-        path.write_text("\n".join([lines[0], lines[2], damage]) + "\n")
-        with pytest.raises(UserError, match=r"samples\.jsonl: line 3 is damaged"):
-            run(tmp_path)
+    unsealed = without_checksum(lines[1]).strip()  # of an older version, it may be damaged too
+    for damage, said in (
+        (lines[1].replace('"index": 9', '"index": 8'), "line 2 is damaged"),
+        (lines[1].replace("completed", "complete"), "line 2 is damaged"),
+        (unsealed.replace('"index": 9', '"index": 8'), "not problem 8"),
+        (unsealed.replace("completed", "odd"), "none of completed"),
+        ('{"index": 77}', "what is no record of this evaluation is left out"),
+    ):
+        path.write_text("\n".join([lines[0], damage, *lines[2:]]) + "\n")
+        caplog.clear()
+        engine = CountingEngine()
+        assert run(tmp_path, engine) == whole
+        assert engine.asked == [9] and said in caplog.text
+
+
+def without_checksum(line: str) -> str:
+    return json.dumps({key: value for key, value in json.loads(line).items() if key != "checksum"}) + "\n"
+
+
+def test_the_records_of_an_older_version_count(tmp_path: Path) -> None:
+    whole = run(tmp_path)
+    path = tmp_path / SAMPLES
+    path.write_text("".join(map(without_checksum, path.read_text().splitlines())))
+    engine = CountingEngine()
+    assert run(tmp_path, engine) == whole and engine.asked == []
 
 
 def test_samples_survive_the_round_trip() -> None:

@@ -33,7 +33,7 @@ def engine(server: ChatServer, task: Sums, settings: SamplingSettings = PLAIN, *
 
 
 def answers(engine: OpenAIEngine, count: int = 1, k: int = 1) -> list[list[Sample]]:
-    found = dict(engine.answer(sum_problems(count), k))
+    found = dict(engine.answer(sum_problems(count), k, range(count)))
     assert sorted(found) == list(range(count))
     return [found[position] for position in range(count)]
 
@@ -212,7 +212,7 @@ def test_a_server_that_restarts_is_waited_for() -> None:
     patient = Retry(patience_s=60, first_delay_s=0.05, longest_delay_s=0.2)
     with ChatServer(script) as first:
         given = engine(first, Sums(), concurrency=1, retry=patient)
-        running = given.answer(sum_problems(8), 1)
+        running = given.answer(sum_problems(8), 1, range(8))
         found = [next(running) for _ in range(4)]
         assert served.is_set()
     back: list[ChatServer] = []
@@ -381,7 +381,7 @@ def test_an_interrupted_evaluation_does_not_wait_for_the_server() -> None:
         return completion("x")
 
     with ChatServer(script) as server:
-        running = engine(server, Sums(), concurrency=3).answer(sum_problems(20), 1)
+        running = engine(server, Sums(), concurrency=3).answer(sum_problems(20), 1, range(20))
         next(running)
         started = time.monotonic()
         running.close()

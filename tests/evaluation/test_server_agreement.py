@@ -108,7 +108,7 @@ class WordEngine(OpenAIEngine):
 
 
 def samples_of(engine: Engine, problems: Sequence[Problem], k: int) -> list[list[Sample]]:
-    found = dict(engine.answer(problems, k))
+    found = dict(engine.answer(problems, k, range(len(problems))))
     return [found[position] for position in range(len(problems))]
 
 

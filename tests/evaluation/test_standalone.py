@@ -12,6 +12,7 @@ from estr.errors import UserError
 from estr.evaluation.judge import ExactMatchJudge, LlmJudge
 from estr.evaluation.openai_engine import SamplingSettings
 from estr.evaluation.standalone import choose_judge, evaluate_engine, evaluate_on_server, fingerprint, served_model
+from estr.provenance import read_json
 from estr.scoring import scoring_rule
 
 
@@ -54,7 +55,7 @@ def test_a_model_behind_a_server_is_evaluated_to_a_file(model: Path, tmp_path: P
 
 def test_any_engine_can_be_given(tmp_path: Path) -> None:
     content = evaluate_engine(CountingEngine(), Sums(), sum_problems(5), tmp_path, k=4, seed=0, settings={"x": 1})
-    assert json.loads((tmp_path / "evaluation.json").read_text()) == content
+    assert read_json(tmp_path / "evaluation.json") == content
     assert (content["avg@4"], content["settings"]) == (0.5, {"x": 1})
 
 

@@ -1,6 +1,7 @@
 """The command group, its error handling, and options that several commands share."""
 
 import ctypes
+import errno
 import logging
 import os
 import sys
@@ -15,6 +16,13 @@ from estr.errors import UserError
 PATH = click.Path(path_type=Path)
 
 
+ADVICE = {
+    errno.ENOSPC: "make room, and the same command goes on from there",
+    errno.EDQUOT: "make room, and the same command goes on from there",
+    errno.EROFS: "mount it for writing, or choose another place (--results, --out)",
+}
+
+
 class Commands(click.Group):
     """Turns the mistakes a user can make into one line and exit code 2, everything foreseeable else into 1."""
 
@@ -27,7 +35,8 @@ class Commands(click.Group):
             package = (error.name or "?").partition(".")[0]
             fail(f"the package {package!r} is not installed: run `make setup`", 1)
         except OSError as error:
-            fail(f"{error.filename or 'file system'}: {error.strerror or error}", 1)
+            said = f"{error.filename or 'file system'}: {error.strerror or error}"
+            fail("; ".join(filter(None, (said, ADVICE.get(error.errno or 0)))), 1)
         except Exception as error:
             if type(error).__module__.partition(".")[0] != "mlflow":
                 raise

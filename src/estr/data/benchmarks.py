@@ -26,7 +26,7 @@ from estr.data.dapo import distinct_records
 from estr.data.published import SOURCES
 from estr.data.sources import Reading, Source, open_source
 from estr.errors import UserError
-from estr.provenance import write_json
+from estr.provenance import file_digests, write_json
 from estr.tasks.base import Problem
 from estr.tasks.benchmarks import BENCHMARKS
 from estr.tasks.browsecomp_plus import browsecomp_problem
@@ -104,7 +104,7 @@ def prepare_benchmark(
             note |= {"split_note": SPLIT_NOTE, "warning": WARNING}
         if name == "gsm8k" and oracle:
             note["oracle_note"] = ORACLE_NOTE
-        write_json(staged / "data.json", note)
+        write_json(staged / "data.json", note | {"files": file_digests(staged, ["*.parquet"])})
 
 
 @dataclass

@@ -11,7 +11,7 @@ import pyarrow as pa
 from estr.config import DataSizes
 from estr.data.checks import PROBLEMS
 from estr.errors import UserError
-from estr.provenance import write_json
+from estr.provenance import file_digests, write_json
 from estr.records import write_table
 from estr.tasks.base import TrainableFromScratch
 
@@ -24,6 +24,7 @@ def prepare(task: TrainableFromScratch, counterpart: dict[str, Any], sizes: Data
     `counterpart` are the sizes that made `task`.
     """
     folder.mkdir(parents=True, exist_ok=True)
+    (folder / "data.json").unlink(missing_ok=True)
     train = task.problems("train", sizes.train_problems, DATA_SEED)
     evaluation = task.problems("eval", sizes.eval_problems, DATA_SEED)
     shared = {p.prompt[-1]["content"] for p in train} & {p.prompt[-1]["content"] for p in evaluation}
@@ -44,4 +45,4 @@ def prepare(task: TrainableFromScratch, counterpart: dict[str, Any], sizes: Data
         digest = hashlib.sha256(json.dumps(rows, sort_keys=True).encode()).hexdigest()
         summary[name] = {"rows": len(rows), "sha256": digest}
     note = {"task": task.name, "version": task.version, "counterpart": counterpart, "sets": summary}
-    write_json(folder / "data.json", note)
+    write_json(folder / "data.json", note | {"files": file_digests(folder, ["*.parquet"])})

@@ -6,11 +6,12 @@ from typing import Any
 import pyarrow.parquet as pq
 
 from estr.errors import UserError
+from estr.provenance import check_files
 from estr.tasks.base import Message, Problem
 
 
 def read_problems(path: Path) -> list[Problem]:
-    """Problems of a prepared set. Raises `UserError` naming file and row for anything malformed."""
+    """Problems of a prepared set. Raises `UserError` for a damaged file, naming file and row for anything malformed."""
     problems = []
     for number, row in enumerate(_read(path)):
         try:
@@ -39,6 +40,7 @@ def read_demonstrations(path: Path) -> list[tuple[list[Message], list[Message]]]
 
 
 def _read(path: Path) -> list[dict[str, Any]]:
+    check_files(path.with_name("data.json"), path.name)
     try:
         rows: list[dict[str, Any]] = pq.ParquetFile(path).read().to_pylist()
     except Exception as error:

@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Iterator, Sequence
+from itertools import groupby
 from pathlib import Path
 
 import torch
@@ -18,10 +19,10 @@ CHUNK = 128
 
 
 class EmbeddedEngine:
-    """Samples dialogues with a behavior copy. Equal arguments give equal answers.
+    """Samples dialogues with a behavior copy. Equal problems get equal answers, whichever of them are wanted.
 
-    A chunk's random numbers depend on its first problem's index alone, so that an evaluation that was interrupted
-    between two chunks goes on to the same answers.
+    A chunk of the problems is sampled as a whole, with random numbers that depend on its first problem's index: an
+    evaluation that was interrupted within it samples it again.
     """
 
     label = "embedded"
@@ -37,13 +38,13 @@ class EmbeddedEngine:
         """The engine of a stored policy: its behavior copy answers."""
         return cls(behavior_copy(load_policy(folder)), ChatTokenizer.load(folder), task, settings, max_tokens)
 
-    def answer(self, problems: Sequence[Problem], k: int) -> Iterator[tuple[int, list[Sample]]]:
-        """Yields (position in `problems`, its `k` samples)."""
-        for start in range(0, len(problems), CHUNK):
-            chunk = problems[start : start + CHUNK]
-            samples = self._sample(chunk, k)
-            for offset in range(len(chunk)):
-                yield start + offset, samples[offset * k : (offset + 1) * k]
+    def answer(self, problems: Sequence[Problem], k: int, wanted: Sequence[int]) -> Iterator[tuple[int, list[Sample]]]:
+        """Yields (position in `problems`, its `k` samples) in rising order."""
+        for start, positions in groupby(sorted(wanted), lambda position: position - position % CHUNK):
+            samples = self._sample(problems[start : start + CHUNK], k)
+            for position in positions:
+                offset = position - start
+                yield position, samples[offset * k : (offset + 1) * k]
 
     def _sample(self, chunk: Sequence[Problem], k: int) -> list[Sample]:
         encoded = [self.tokenizer.encode(self.tokenizer.render(problem.prompt)) for problem in chunk]

@@ -10,16 +10,18 @@ training alike; gradients flow through the shared keys and values.
 
 import copy
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from functools import cache, partial
 from pathlib import Path
 
 import torch
 import torch.nn.functional as F
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
+from safetensors.torch import save as serialize
 from torch import Tensor, nn
 
+from estr.atomic import replacing
 from estr.errors import UserError
 
 
@@ -262,9 +264,16 @@ def save_policy(policy: Policy, folder: Path) -> None:
         "attention_dropout": 0.0,
         "use_cache": True,
     }
-    (folder / "config.json").write_text(json.dumps(head | asdict(policy.shape), indent=2) + "\n")
-    weights = {name: tensor.detach().contiguous() for name, tensor in policy.state_dict().items()}
-    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    with replacing(folder / "config.json") as new:
+        new.write_text(json.dumps(head | asdict(policy.shape), indent=2) + "\n")
+    save_tensors(policy.state_dict(), folder / "model.safetensors")
+
+
+def save_tensors(tensors: Mapping[str, Tensor], path: Path) -> None:
+    """Write a safetensors file that either is whole or does not exist."""
+    plain = {name: tensor.detach().contiguous() for name, tensor in tensors.items()}
+    with replacing(path) as new:
+        new.write_bytes(serialize(plain, metadata={"format": "pt"}))  # save_file hides why it failed
 
 
 def load_policy(folder: Path) -> Policy:

@@ -14,6 +14,7 @@ import torch
 from tokenizers import AddedToken, Tokenizer, models
 from torch import Tensor
 
+from estr.atomic import replacing
 from estr.errors import UserError
 
 PAD, START, END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
@@ -105,7 +106,6 @@ class ChatTokenizer:
 
     def save(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        self._tokenizer.save(str(folder / "tokenizer.json"))
         config = {
             "tokenizer_class": "Qwen2Tokenizer",
             "pad_token": PAD,
@@ -113,11 +113,17 @@ class ChatTokenizer:
             "clean_up_tokenization_spaces": False,
             "chat_template": CHAT_TEMPLATE,
         }
-        (folder / "tokenizer_config.json").write_text(json.dumps(config, indent=2) + "\n")
         # servers decode greedily, and past the end of a turn, unless a model folder says otherwise
         plain = {"do_sample": True, "temperature": 1.0, "top_p": 1.0, "top_k": 0}
         ids = {"eos_token_id": self.end_id, "pad_token_id": self.pad_id}
-        (folder / "generation_config.json").write_text(json.dumps(plain | ids, indent=2) + "\n")
+        contents = {
+            "tokenizer": self._tokenizer.to_str(pretty=True),
+            "tokenizer_config": json.dumps(config, indent=2) + "\n",
+            "generation_config": json.dumps(plain | ids, indent=2) + "\n",
+        }
+        for name, content in contents.items():
+            with replacing(folder / f"{name}.json") as new:
+                new.write_text(content)
 
     @classmethod
     def load(cls, folder: Path) -> "ChatTokenizer":

@@ -81,8 +81,8 @@ class Trainer:
         self.policy = load_policy(warm_start)
         self.optimizer = AdamW(self.policy.parameters(), config.train.learning_rate, config.train.weight_decay)
         self.probes = probes
-        self.metrics = GrowingTable(self.state_folder / "metrics.parquet")
-        self.tokens = GrowingTable(self.state_folder / "tokens.parquet", TOKEN_SCHEMA)
+        self.metrics = GrowingTable()
+        self.tokens = GrowingTable(TOKEN_SCHEMA)
         self.versions: dict[int, Policy] = {}
         self.step = 0
         if config.train.prompts > len(problems):
@@ -113,8 +113,8 @@ class Trainer:
         for version, weights in state.versions.items():
             self.versions[version] = copy.deepcopy(self.policy).requires_grad_(False)
             self.versions[version].load_state_dict(weights)
-        self.metrics.resume(state.step)
-        self.tokens.resume(state.step)
+        self.metrics.add(state.metrics)
+        self.tokens.add(state.tokens)
         return state.step
 
     def run(self, stop: StopRequest) -> Iterator[pa.Table]:
@@ -144,8 +144,8 @@ class Trainer:
 
     def finish(self) -> None:
         """Publish the finished run: tables and weights."""
-        for table in (self.metrics, self.tokens):
-            write_table(table.table(), self.folder / table.path.name)
+        write_table(self.metrics.table(), self.folder / "metrics.parquet")
+        write_table(self.tokens.table(), self.folder / "tokens.parquet")
         save_policy(self.policy, self.folder / "policy")
         self.tokenizer.save(self.folder / "policy")
 
@@ -238,7 +238,7 @@ class Trainer:
         engine = EmbeddedEngine(
             self.versions[self.step], self.tokenizer, self.task, self.config.evaluation, self.config.train.max_tokens
         )
-        answers = engine.answer(self.held_out, 1)
+        answers = engine.answer(self.held_out, 1, range(len(self.held_out)))
         return fmean(
             self.task.reward(sample.text, self.held_out[position].ground_truth) for position, [sample] in answers
         )
@@ -250,7 +250,6 @@ class Trainer:
         self.versions = {version: policy for version, policy in self.versions.items() if version >= oldest}
 
     def _checkpoint(self) -> None:
-        self.metrics.flush()
-        self.tokens.flush()
         versions = {version: policy.state_dict() for version, policy in self.versions.items()}
-        save_state(capture(self.step, self.policy, self.optimizer, versions), self.state_folder)
+        tables = self.metrics.table(), self.tokens.table()
+        save_state(capture(self.step, self.policy, self.optimizer, versions, *tables), self.state_folder)

@@ -73,13 +73,13 @@ class OpenAIEngine:
         self._failures = 0  # dialogues that failed since one last succeeded
         self._lock = threading.Lock()
 
-    def answer(self, problems: Sequence[Problem], k: int) -> Iterator[tuple[int, list[Sample]]]:
+    def answer(self, problems: Sequence[Problem], k: int, wanted: Sequence[int]) -> Iterator[tuple[int, list[Sample]]]:
         """Yields (position in `problems`, its `k` samples) as they finish.
 
         Raises:
             UserError: the server cannot be reached, does not know the model or the key, or fails again and again.
         """
-        jobs = [(position, number) for position in range(len(problems)) for number in range(k)]
+        jobs = [(position, number) for position in wanted for number in range(k)]
         finished: dict[int, list[Sample]] = {}
         for at, sample in in_parallel(lambda job: self._sample(problems[job[0]], job[1]), jobs, self._concurrency):
             position = jobs[at][0]

@@ -89,14 +89,12 @@ class _Run:
         self.task, self.problems, self.k = task, problems, k
         self.records: dict[int, Record] = {}
         self.journal = _open(folder / SAMPLES, header)
-        for number, line in enumerate(self.journal.lines[1:], 2):
+        for line in self.journal.lines[1:]:
             try:
                 record = Record.from_json(line, problems)
             except (KeyError, TypeError, ValueError, IndexError) as error:
-                self.journal.close()
-                raise UserError(
-                    f"{self.journal.path}: line {number} is damaged ({error!r}); delete the file to start over"
-                ) from error
+                logger.warning("%s: what is no record of this evaluation is left out (%r)", self.journal.path, error)
+                continue
             self.records[record.position] = record  # a later line replaces an earlier one
 
     def sample(self, engine: Engine, score: bool) -> None:
@@ -107,15 +105,15 @@ class _Run:
         todo = [position for position in range(len(self.problems)) if self._missing(position)]
         done = len(self.problems) - len(todo)
         with tqdm(total=len(self.problems), initial=done, desc="evaluate", unit="problem", disable=None) as bar:
-            for at, samples in engine.answer([self.problems[position] for position in todo], self.k) if todo else ():
+            for position, samples in engine.answer(self.problems, self.k, todo) if todo else ():
                 if len(samples) > self.k:
                     raise ValueError(f"the engine gave {len(samples)} samples where {self.k} were asked for")
-                problem, fresh = self.problems[todo[at]], map(Scored, samples)
+                problem, fresh = self.problems[position], map(Scored, samples)
                 if score:
                     decided = tuple(_by_rule(self.task.rule, problem, scored) for scored in fresh)
-                    self._keep(Record(todo[at], decided, self._rule_label))
+                    self._keep(Record(position, decided, self._rule_label))
                 else:
-                    self._keep(Record(todo[at], tuple(fresh)))
+                    self._keep(Record(position, tuple(fresh)))
                 bar.update()
         missing = sum(map(self._missing, range(len(self.problems))))
         total = self.k * len(self.problems)

@@ -46,8 +46,8 @@ class Engine(Protocol):
     @property
     def label(self) -> str: ...
 
-    def answer(self, problems: Sequence[Problem], k: int) -> Iterator[tuple[int, list[Sample]]]:
-        """Yields (position in `problems`, its samples) as they finish, in any order, each position once.
+    def answer(self, problems: Sequence[Problem], k: int, wanted: Sequence[int]) -> Iterator[tuple[int, list[Sample]]]:
+        """Yields (position in `problems`, its samples) of the positions `wanted`, in any order, each once.
 
         A list may be shorter than `k` or hold samples of status "failed": what is missing counts as wrong.
         """

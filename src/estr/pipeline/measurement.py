@@ -1,6 +1,5 @@
 """A throughput measurement of the concurrent engine: throughput.json, steps.parquet, trajectories.parquet."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +9,7 @@ import numpy as np
 import pandas as pd
 
 from estr.errors import UserError
+from estr.provenance import check_files, read_sealed
 
 COLOCATED, DISAGGREGATED = "colocated", "disaggregated"
 FIELDS: dict[str, type | tuple[type, ...]] = {
@@ -70,6 +70,7 @@ def load_measurement(path: Path) -> Measurement:
         UserError: a file is missing, truncated or lacks a field or column, or nothing was measured.
     """
     record = _read_json(path / "throughput.json")
+    check_files(path / "throughput.json")
     steps = _read_parquet(path / "steps.parquet", STEP_COLUMNS).sort_values("step", ignore_index=True)
     trajectories = _read_parquet(path / "trajectories.parquet", TRAJECTORY_COLUMNS)
     if len(trajectories) == 0 or not steps["measured"].any():
@@ -102,7 +103,7 @@ def load_measurements(folders: Sequence[Path]) -> list[Measurement]:
 
 def _read_json(path: Path) -> dict[str, Any]:
     try:
-        record: dict[str, Any] = json.loads(path.read_text())
+        record = read_sealed(path)
     except FileNotFoundError as error:
         raise UserError(f"{path} is missing: `estr throughput dapo_math estr`, for example, makes one") from error
     except (OSError, ValueError) as error:

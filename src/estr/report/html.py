@@ -12,6 +12,7 @@ from urllib.parse import quote
 import pandas as pd
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
+from estr.atomic import replacing
 from estr.errors import UserError
 from estr.provenance import read_json
 from estr.report.captions import CAPTIONS
@@ -94,7 +95,8 @@ def write_report(
         deviations=context.get("deviations", ()),
     )
     out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(page, encoding="utf-8")
+    with replacing(out) as new:
+        new.write_text(page, encoding="utf-8")
 
 
 def _task_part(task: str, runs: Sequence[RunResult]) -> dict[str, Any]:

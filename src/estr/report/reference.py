@@ -4,6 +4,7 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
+from estr.atomic import replacing
 from estr.report.captions import CAPTIONS
 from estr.report.labels import benchmarks, task_name
 from estr.report.runs import RunResult, by_task, load_runs
@@ -26,7 +27,8 @@ def export_reference(folders: Sequence[Path], tables: Sequence[Path], figures: S
         caption = CAPTIONS[figure.stem]
         parts.append(f"### {caption.title}\n\n![{caption.title}]({figure.stem}.png)\n\nThe paper: {caption.paper}")
         parts += caption.measured(read_table(figure.with_suffix(".csv")))
-    page.write_text("\n\n".join([*parts, _run_list(runs)]) + "\n")
+    with replacing(page) as new:
+        new.write_text("\n\n".join([*parts, _run_list(runs)]) + "\n")
 
 
 def _provenance(runs: Sequence[RunResult]) -> str:

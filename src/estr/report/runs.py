@@ -13,7 +13,7 @@ from typing import Any
 import pandas as pd
 
 from estr.errors import UserError
-from estr.provenance import read_json
+from estr.provenance import check_files, read_json
 from estr.report.evaluations import Evaluation, read_evaluation
 from estr.report.labels import order, task_order
 
@@ -85,8 +85,8 @@ class RunResult:
 
     def read_tokens(self) -> pd.DataFrame:
         """Read the sampled tokens; adds log_ratio = target_logprob - behavior_logprob (nats, Eq. 7)."""
-        path = self.path / "tokens.parquet"
-        tokens = read_parquet(path, TOKEN_COLUMNS)
+        check_files(self.path / "run.json", "tokens.parquet")
+        tokens = read_parquet(self.path / "tokens.parquet", TOKEN_COLUMNS)
         tokens["log_ratio"] = tokens["target_logprob"] - tokens["behavior_logprob"]
         return tokens
 
@@ -119,7 +119,7 @@ def by_task(runs: Sequence[RunResult]) -> dict[str, list[RunResult]]:
 
 
 def load_run(path: Path) -> RunResult:
-    """Load run.json and metrics.parquet of one finished run."""
+    """Load run.json and metrics.parquet of one finished run; both must be as they were written."""
     record_path = path / "run.json"
     record = read_json(record_path)
     for field, kind in RUN_FIELDS.items():
@@ -131,6 +131,7 @@ def load_run(path: Path) -> RunResult:
     if not isinstance(engine, str):
         raise UserError(f"{record_path}: field 'config.engine' is missing or malformed")
     metrics_path = path / "metrics.parquet"
+    check_files(record_path, "metrics.parquet")
     metrics = read_parquet(metrics_path, METRIC_COLUMNS).sort_values("step", ignore_index=True)
     if metrics["step"].tolist() != list(range(1, record["steps"] + 1)):
         raise UserError(

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from estr.errors import UserError
-from estr.provenance import read_json
+from estr.provenance import check_files, read_json
 from estr.report.runs import TOKEN_COLUMNS, read_parquet
 
 SAMPLE_FIELDS: dict[str, type] = {"name": str, "model": str, "licence": str, "prompts": int, "settings": dict}
@@ -65,10 +65,11 @@ class Sample:
         """The tokens of a scenario with finite signals; adds log_ratio (nats, Eq. 7).
 
         Raises:
-            UserError: the file is missing, malformed or not as long as sample.json says, a position of a sequence is
-                there twice, or no token has finite signals.
+            UserError: the file is missing, damaged, malformed or not as long as sample.json says, a position of a
+                sequence is there twice, or no token has finite signals.
         """
         path = self.path / "tokens.parquet"
+        check_files(self.path / "sample.json")
         tokens = read_parquet(path, (*TOKEN_COLUMNS, "scenario"))
         tokens = tokens[tokens["scenario"] == scenario]
         expected = self.scenarios[scenario].tokens

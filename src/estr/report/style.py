@@ -24,6 +24,7 @@ from matplotlib.colors import LinearSegmentedColormap, to_hex, to_rgb
 from matplotlib.figure import Figure
 from PIL import Image
 
+from estr.atomic import replacing
 from estr.report.labels import is_matched, split_label
 from estr.report.runs import RunResult
 
@@ -136,17 +137,21 @@ def save(fig: Figure, stem: Path) -> None:
     stem.parent.mkdir(parents=True, exist_ok=True)
     fig.draw_without_rendering()
     fig.set_layout_engine("none")  # the layout is settled; both files need not solve it again
-    fig.savefig(_with_suffix(stem, "pdf"), metadata={"CreationDate": None, "ModDate": None})
-    picture = io.BytesIO()
+    pages, picture, small = io.BytesIO(), io.BytesIO(), io.BytesIO()  # in memory: they report a full disk badly
+    fig.savefig(pages, format="pdf", metadata={"CreationDate": None, "ModDate": None})
     fig.savefig(picture, format="png")
     with Image.open(picture) as image:  # 256 colours are enough and make a third of the size
-        image.convert("RGB").quantize(256).save(_with_suffix(stem, "png"), optimize=True, dpi=(PNG_DPI, PNG_DPI))
+        image.convert("RGB").quantize(256).save(small, format="png", optimize=True, dpi=(PNG_DPI, PNG_DPI))
+    for suffix, content in (("pdf", pages), ("png", small)):
+        with replacing(_with_suffix(stem, suffix)) as new:
+            new.write_bytes(content.getvalue())
 
 
 def save_data(frame: pd.DataFrame, stem: Path) -> None:
     """Write the plotted numbers beside the figure."""
     stem.parent.mkdir(parents=True, exist_ok=True)
-    frame.to_csv(_with_suffix(stem, "csv"), index=False, lineterminator="\n")
+    with replacing(_with_suffix(stem, "csv")) as new:
+        frame.to_csv(new, index=False, lineterminator="\n")
 
 
 def _with_suffix(stem: Path, suffix: str) -> Path:

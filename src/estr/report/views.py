@@ -7,6 +7,8 @@ from typing import Any
 
 import pandas as pd
 
+from estr.atomic import replacing
+
 EMPTY = "-"
 
 
@@ -142,4 +144,5 @@ def write_table(frame: pd.DataFrame, views: Sequence[View], out_stem: Path) -> N
         "tex": "\n\n".join(latex(view) for view in views) + "\n",
     }
     for suffix, text in texts.items():
-        out_stem.with_name(f"{out_stem.name}.{suffix}").write_text(text, encoding="utf-8")
+        with replacing(out_stem.with_name(f"{out_stem.name}.{suffix}")) as new:
+            new.write_text(text, encoding="utf-8")

@@ -1,10 +1,10 @@
 """The real benchmarks by name, opened as their data folder was prepared."""
 
-import json
 from pathlib import Path
 from typing import Any
 
 from estr.errors import UserError
+from estr.provenance import read_sealed
 from estr.tasks.base import Task
 from estr.tasks.browsecomp_plus import BrowseCompPlus
 from estr.tasks.dapo_math import DapoMath
@@ -58,7 +58,7 @@ def _prepared_for(name: str, folder: Path) -> dict[str, Any]:
     """The switches that `data.json` notes."""
     path, again = folder / "data.json", f"run `estr data prepare {name} --scale paper`"
     try:
-        note = json.loads(path.read_text())
+        note = read_sealed(path)
         task, version, tools = note["task"], note["version"], note["tools"]
         switches = {"oracle": "calc_gsm8k_reward" in tools, "get_document": "get_document" in tools}
     except OSError as error:

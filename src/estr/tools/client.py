@@ -14,10 +14,11 @@ class HttpSearch:
     """A `SearchBackend` over the service at `url`; safe to share between threads.
 
     A connection error, a timeout or a 5xx answer is tried again up to `retries` times, after 0.1 s, 0.2 s, 0.4 s, ...
-    but never more than 5 s. Raises `UserError` naming the URL if the service stays out of reach or refuses a request.
+    but never more than 5 s: two minutes in all, in which a service can be started again. Raises `UserError` naming the
+    URL if the service stays out of reach or refuses a request.
     """
 
-    def __init__(self, url: str, timeout: float = 30.0, retries: int = 6, check: bool = True) -> None:
+    def __init__(self, url: str, timeout: float = 30.0, retries: int = 30, check: bool = True) -> None:
         """`timeout` in seconds per try. With `check`, the service must answer its health check now."""
         import httpx
 

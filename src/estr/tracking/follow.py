@@ -3,12 +3,13 @@
 import logging
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 
+from estr.algorithm.rules import KeepRule
 from estr.config import Run
 from estr.layout import Layout
 from estr.provenance import commit, read_json, write_json
@@ -30,7 +31,7 @@ class Follower:
     training: it is logged, and the next metrics bring what is missing.
     """
 
-    def __init__(self, layout: Layout, config: Run, rule: Mapping[str, Any], note: Path) -> None:
+    def __init__(self, layout: Layout, config: Run, rule: KeepRule, note: Path) -> None:
         self.layout, self.config, self.rule, self.note = layout, config, rule, note
         study = Study.load(layout) if layout.study.exists() else None
         self._study = study if study is not None and study.live else None
@@ -39,6 +40,10 @@ class Follower:
         if self._study is not None:
             for name, value in SHORT_OF_PATIENCE.items():
                 os.environ.setdefault(name, value)
+
+    @property
+    def live(self) -> bool:
+        return self._study is not None
 
     @property
     def run_id(self) -> str | None:
@@ -75,6 +80,6 @@ class Follower:
             tracker = RunTracker(study, self.layout, catalogue, self.config, known, tags)
             if known is None:
                 write_json(self.note, {"run_id": tracker.run_id})
-                tracker.log_params(self.rule)
+                tracker.log_params({"name": self.rule.name} | asdict(self.rule))
             self._tracker = tracker
         return self._tracker

@@ -12,6 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 import torch
+import yaml
 from cpu_scale import make_workspace
 
 from estr.algorithm import build_rule
@@ -136,6 +137,23 @@ def power_off(node: subprocess.Popen) -> None:
         with contextlib.suppress(psutil.NoSuchProcess):
             process.kill()
     node.wait()
+
+
+def test_a_checkpoint_is_saved_before_the_job_ends(workspace: Path) -> None:
+    """The end of Slurm's job comes near: versions that `save_every` passes over are saved."""
+    path = workspace / "configs" / "scales" / "cpu.yaml"
+    scale = yaml.safe_load(path.read_text())
+    scale["train"]["save_every"] = 1000
+    scale["resources"]["hours"] = 50
+    path.write_text(yaml.safe_dump(scale))
+    end = {"SLURM_JOB_END_TIME": str(int(time.time()) + 3000)}  # less than two hundredths of 50 hours
+    nodes = [start(workspace, rank, "async", ESTR_TEST_TOKEN_SECONDS="0.05", **end) for rank in (0, 1)]
+    checkpoints = run_folder(workspace, "async") / "state" / "checkpoints"
+    deadline = time.monotonic() + 400
+    while not any(checkpoints.glob("global_step_[12]")):  # the third and last would be saved in any case
+        assert all(node.poll() is None for node in nodes), (workspace / "node0.txt").read_text()[-3000:]
+        assert time.monotonic() < deadline, (workspace / "node0.txt").read_text()[-3000:]
+        time.sleep(1)
 
 
 def test_wrong_number_of_nodes(workspace: Path) -> None:

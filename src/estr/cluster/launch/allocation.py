@@ -71,9 +71,15 @@ OTHER_VENDORS = ("ROCR_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL", "ZE_AFFINITY_MASK
 """Slurm sets these beside CUDA_VISIBLE_DEVICES, whatever the GPUs are; verl refuses to start where both are set."""
 
 
-def job_environment() -> dict[str, str]:
-    """The variables of this job, for Ray and the trainer."""
-    return {name: value for name, value in os.environ.items() if name not in OTHER_VENDORS}
+EXPIRATION = "MLP_CURRENT_CAPACITY_BLOCK_EXPIRATION_TIMESTAMP"
+"""When this machine will be taken away, in seconds since the epoch: verl's trainer saves a checkpoint before."""
+
+
+def job_environment(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """The variables of this job, for Ray and the trainer; Slurm's end of the job is told to verl."""
+    kept = {name: value for name, value in environment.items() if name not in OTHER_VENDORS}
+    end = environment.get("SLURM_JOB_END_TIME")
+    return kept if end is None else {EXPIRATION: end} | kept
 
 
 def token_environment(file: Path) -> dict[str, str]:

@@ -14,9 +14,11 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from estr.cluster.launch.allocation import (
     START_SECONDS,
@@ -30,20 +32,23 @@ from estr.cluster.launch.allocation import (
     worker_node,
 )
 from estr.cluster.launch.command import PLUGIN, Command, Place, tool_file, verl_command
-from estr.cluster.launch.export import export, last_sign_of, last_update, updates_done_again
+from estr.cluster.launch.export import export, last_sign_of, last_update, metrics_so_far, updates_done_again
 from estr.cluster.launch.server import search_service, stop, tail
 from estr.config import ClusterRun, Site, keep_rule
 from estr.errors import UserError
 from estr.layout import Layout, existing
+from estr.lock import only_writer
 from estr.machine_load import LoadLog
 from estr.matched_budget import with_thresholds
 from estr.provenance import file_digest, read_json, write_json
-from estr.run_record import run_record
+from estr.run_record import is_complete, run_record
 from estr.tasks import prepared_task
 from estr.tasks.base import Problem
 from estr.tasks.retrieval import cut_characters, is_service
+from estr.tracking import Follower
 
 CHECK_SECONDS = 30.0
+FOLLOW_SECONDS = 60.0
 LONGEST_TRY = 120.0
 """Seconds in which `ray start` gives up when it finds no head; a node that lived longer had joined."""
 logger = logging.getLogger(__name__)
@@ -53,15 +58,15 @@ def train(layout: Layout, config: ClusterRun, site: Site) -> None:
     """Train a run to its last update, or go on with it; on every node but the first, serve until the first is done.
 
     Raises:
-        UserError: something that the run needs is missing, or verl ended early; what to do next is said.
+        UserError: something that the run needs is missing, verl ended early, or another process trains this run; what
+            to do next is said.
         NodeLost: a node left while the job ran.
     """
     config = with_thresholds(layout, config)
     folder = layout.run(config).resolve()
     place = _place(layout, config, site, folder)
     key = inputs_hash(config, place)
-    if (folder / "run.json").exists() and read_json(folder / "run.json")["inputs_hash"] == key:
-        logger.warning("%s is complete; delete %s to train it again", config.run_id, folder / "run.json")
+    if is_complete(folder, key):
         return
     allocation = Allocation.of_this_job(
         config.resources.nodes, config.resources.gpus_per_node, site.cores, site.ray_port
@@ -69,19 +74,25 @@ def train(layout: Layout, config: ClusterRun, site: Site) -> None:
     if allocation.rank > 0:
         _serve(allocation, place, site)
         return
-    attempts = place.state / "attempts.json"
-    history = read_json(attempts) if attempts.exists() else []
-    place = replace(place, attempt=len(history))
-    place.state.mkdir(parents=True, exist_ok=True)
-    with _noted(attempts, history, last_update(place.record)), LoadLog(layout.load(config), fresh=not history):
+    with only_writer(folder):
+        (folder / "run.json").unlink(missing_ok=True)
+        place.state.mkdir(parents=True, exist_ok=True)
+        history = _attempts(place)
+        place = replace(place, attempt=len(history))
         _ended(place).unlink(missing_ok=True)
+        follower = Follower(layout, config, keep_rule(config), place.state / "mlflow_run.json")
         try:
-            with _retriever(place, site, allocation) as url:
-                here = replace(place, retriever=url)
-                _run(allocation, _prepare(config, here, site), here)
+            if not _is_trained(config, place):
+                load = LoadLog(layout.load(config), fresh=not history)
+                with _noted(place, history), load, _retriever(place, site, allocation) as url:
+                    here = replace(place, retriever=url)
+                    _run(allocation, _prepare(config, here, site), here, partial(_follow, follower, config, here))
+        except BaseException:
+            follower.end("FAILED")
+            raise
         finally:
             _ended(place).touch()
-    _finish(config, place, folder, key)
+        _finish(config, place, folder, key, follower)
 
 
 def inputs_hash(config: ClusterRun, place: Place) -> str:
@@ -131,7 +142,8 @@ def _prepare(config: ClusterRun, place: Place, site: Site) -> Command:
     return command
 
 
-def _run(allocation: Allocation, command: Command, place: Place) -> None:
+def _run(allocation: Allocation, command: Command, place: Place, follow: Callable[[], None]) -> None:
+    """Train to verl's end. `follow` is called once a minute."""
     environment = job_environment() | command.environment | token_environment(place.token)
     with head_node(allocation, environment) as node:
         inside = environment | {"RAY_ADDRESS": allocation.address}
@@ -146,14 +158,20 @@ def _run(allocation: Allocation, command: Command, place: Place) -> None:
                 start_new_session=True,
             )
             try:
-                _watch(process, node, allocation, environment)
+                _watch(process, node, allocation, environment, follow)
             finally:
                 stop(process, patience=30.0)
 
 
-def _watch(process: subprocess.Popen[bytes], node: Node, allocation: Allocation, environment: dict[str, str]) -> None:
+def _watch(
+    process: subprocess.Popen[bytes],
+    node: Node,
+    allocation: Allocation,
+    environment: dict[str, str],
+    follow: Callable[[], None],
+) -> None:
     """Until the trainer ends. Raises `NodeLost`."""
-    checked = time.monotonic()
+    checked = followed = time.monotonic()
     while process.poll() is None:
         if not node.alive():
             raise NodeLost("Ray's head ended while the trainer ran; the job is resubmitted and resumes")
@@ -163,7 +181,25 @@ def _watch(process: subprocess.Popen[bytes], node: Node, allocation: Allocation,
                 raise NodeLost(
                     f"{allocation.nodes - living} of {allocation.nodes} nodes left; the job is resubmitted and resumes"
                 )
+        if time.monotonic() - followed > FOLLOW_SECONDS:
+            follow()
+            followed = time.monotonic()
         time.sleep(1.0)
+
+
+def _follow(follower: Follower, config: ClusterRun, place: Place) -> None:
+    """Let MLflow have what the trainer processes recorded so far."""
+    if not follower.live:
+        return
+    with contextlib.suppress(UserError):  # a damaged line is a matter of the run's end
+        table = metrics_so_far(place.record, _logs(place), config.train.learning_rate)
+        if table is not None:
+            follower.metrics(table)
+
+
+def _logs(place: Place) -> list[Path]:
+    """verl's own metrics, attempt after attempt."""
+    return [replace(place, attempt=attempt).log for attempt in range(place.attempt + 1)]
 
 
 def _serve(allocation: Allocation, place: Place, site: Site) -> None:
@@ -174,11 +210,10 @@ def _serve(allocation: Allocation, place: Place, site: Site) -> None:
     """
     environment = job_environment() | {"VERL_USE_EXTERNAL_MODULES": PLUGIN} | site.environment
     environment |= token_environment(place.token)
-    started = time.time()
+    before = _ended_at(place)
 
     def over() -> bool:
-        ended = _ended(place)
-        return ended.exists() and ended.stat().st_mtime > started
+        return _ended_at(place) not in (None, before)
 
     deadline = time.monotonic() + START_SECONDS
     while time.monotonic() < deadline:
@@ -198,37 +233,55 @@ def _ended(place: Place) -> Path:
     return place.state / "ended"
 
 
+def _ended_at(place: Place) -> int | None:
+    """When an attempt ended last, by the file system's clock: no other is the same on all nodes."""
+    try:
+        return _ended(place).stat().st_mtime_ns
+    except FileNotFoundError:
+        return None
+
+
+def _attempts(place: Place) -> list[dict[str, Any]]:
+    path = place.state / "attempts.json"
+    attempts: list[dict[str, Any]] = read_json(path)["attempts"] if path.exists() else []
+    return attempts
+
+
 @contextlib.contextmanager
-def _noted(path: Path, history: list[dict[str, object]], before: int) -> Iterator[None]:
+def _noted(place: Place, history: list[dict[str, Any]]) -> Iterator[None]:
     """Every start of the run, with the updates that were there and what was lost to its end."""
-    job = os.environ.get("SLURM_JOB_ID")
-    note: dict[str, object] = {"started": time.time(), "updates_before": before, "slurm_job": job}
-    write_json(path, [*history, note | {"ended": None}])
+    path, job = place.state / "attempts.json", os.environ.get("SLURM_JOB_ID")
+    note = {"started": time.time(), "updates_before": last_update(place.record), "slurm_job": job}
+    write_json(path, {"attempts": [*history, note | {"ended": None}]})
     try:
         yield
     finally:
-        write_json(path, [*history, note | {"ended": time.time()}])
+        write_json(path, {"attempts": [*history, note | {"ended": time.time()}]})
 
 
-def _finish(config: ClusterRun, place: Place, folder: Path, key: str) -> None:
-    reached, wanted = last_update(place.record), config.train.steps
-    versions = wanted // config.train.sync_interval
-    checkpoint = place.checkpoints / f"global_step_{versions}"
-    if reached < wanted or not checkpoint.is_dir():
-        log = place.trainer_log
+def _last_checkpoint(config: ClusterRun, place: Place) -> Path:
+    return place.checkpoints / f"global_step_{config.train.steps // config.train.sync_interval}"
+
+
+def _is_trained(config: ClusterRun, place: Place) -> bool:
+    return last_update(place.record) >= config.train.steps and _last_checkpoint(config, place).is_dir()
+
+
+def _finish(config: ClusterRun, place: Place, folder: Path, key: str, follower: Follower) -> None:
+    if not _is_trained(config, place):
+        log, reached = place.trainer_log, last_update(place.record)
         raise UserError(
-            f"{config.run_id}: verl ended at update {reached} of {wanted}, last checkpoint {_latest(place)}; the same "
-            f"command resumes there. The end of {log}:\n{tail(log)}"
+            f"{config.run_id}: verl ended at update {reached} of {config.train.steps}, last checkpoint "
+            f"{_latest(place)}; the same command resumes there. The end of {log}:\n{tail(log)}"
         )
-    logs = [replace(place, attempt=attempt).log for attempt in range(place.attempt + 1)]
-    steps = export(place.record, logs, config.train.learning_rate, folder)
-    _merge(config, checkpoint, folder / "policy")
-    attempts = read_json(place.state / "attempts.json")
+    steps = export(place.record, _logs(place), config.train.learning_rate, folder)
+    _merge(config, _last_checkpoint(config, place), folder / "policy")
+    attempts = _attempts(place)
     for number, attempt in enumerate(attempts):
         # a killed one did not say when
         attempt["ended"] = attempt["ended"] or last_sign_of(place.record, number) or attempt["started"]
     seconds = sum(attempt["ended"] - attempt["started"] for attempt in attempts)
-    record = run_record(config, keep_rule(config), key, seconds, steps, None)
+    record = run_record(config, keep_rule(config), key, seconds, steps, follower.run_id, folder)
     in_flight = int((1 + config.train.staleness_threshold) * config.train.sync_interval * config.train.prompts)
     resumed = len(attempts) > 1 and not config.synchronous
     more = {
@@ -239,6 +292,7 @@ def _finish(config: ClusterRun, place: Place, folder: Path, key: str) -> None:
         "problems_lost_at_most": in_flight * (len(attempts) - 1) if resumed else 0,
     }
     write_json(folder / "run.json", record | more)
+    follower.finish(folder)
 
 
 def _latest(place: Place) -> str:

@@ -11,26 +11,30 @@ from estr.data.read import read_problems
 from estr.evaluation.openai_engine import SamplingSettings, load_tokenizer, truncation
 from estr.evaluation.standalone import choose_judge, evaluate_on_server
 from estr.layout import Layout, existing
-from estr.provenance import read_json, write_json
+from estr.lock import only_writer
+from estr.provenance import check_files, read_json, write_json
 from estr.tasks import prepared_task
 
 
 def evaluate_warm_start(layout: Layout, config: ClusterRun, site: Site) -> None:
     """Score the model that every run of the task starts from."""
     folder = layout.warm_start(config.task)
-    folder.mkdir(parents=True, exist_ok=True)
-    _evaluate(layout, config, site, model_folder(config, site), folder)
+    with only_writer(folder):
+        _evaluate(layout, config, site, model_folder(config, site), folder)
 
 
 def evaluate(layout: Layout, config: ClusterRun, site: Site) -> None:
     """Score a finished run's policy."""
     folder = layout.run(config)
-    record = read_json(existing(folder / "run.json", f"estr train {config.task} {config.label} --seed {config.seed}"))
+    path = existing(folder / "run.json", f"estr train {config.task} {config.label} --seed {config.seed}")
     start = existing(layout.warm_start(config.task) / "evaluation.json", f"estr evaluate {config.task} warm_start")
-    _evaluate(layout, config, site, folder / "policy", folder)
-    scores = read_json(folder / "evaluation.json")
-    about = {"scale": config.scale, "run_id": config.run_id, "steps": record["steps"], "warm_start": read_json(start)}
-    write_json(folder / "evaluation.json", scores | about)
+    with only_writer(folder):
+        record = read_json(path)
+        check_files(path, "policy/")
+        _evaluate(layout, config, site, folder / "policy", folder)
+        scores = read_json(folder / "evaluation.json")
+        about = {"scale": config.scale, "run_id": config.run_id, "steps": record["steps"]}
+        write_json(folder / "evaluation.json", scores | about | {"warm_start": read_json(start)})
 
 
 def _evaluate(layout: Layout, config: ClusterRun, site: Site, model: Path, folder: Path) -> None:

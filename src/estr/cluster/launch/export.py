@@ -21,6 +21,7 @@ import pyarrow.parquet as pq
 
 from estr.cluster.sums import DIVISORS
 from estr.errors import UserError
+from estr.provenance import unseal
 from estr.records import TOKEN_SCHEMA, metrics_row, write_table
 
 LARGEST = ("staleness_intra_max", "staleness_inter_max", "log_ratio_max")
@@ -110,7 +111,7 @@ def _all_attempts(record: Path) -> dict[int, list[dict[str, Any]]]:
         content = file.read_text().splitlines()
         for number, text in enumerate(content, start=1):
             try:
-                line = json.loads(text)
+                line = unseal(json.loads(text))
             except ValueError as error:
                 if number == len(content):  # the process was killed while it wrote; the update is done again
                     continue

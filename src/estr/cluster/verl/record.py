@@ -19,6 +19,7 @@ from tensordict import TensorDict
 from torch import Tensor
 
 from estr.algorithm import TokenSignals
+from estr.provenance import seal
 from estr.records import token_rows, write_table
 
 SCORES = ("rm_scores", "token_level_scores", "token_level_rewards")
@@ -68,7 +69,7 @@ class Recorder:
         }
         name = f"rank{self.rank}-attempt{self.attempt}"
         with (self.folder / f"sums-{name}.jsonl").open("a") as file:
-            file.write(json.dumps(line) + "\n")
+            file.write(json.dumps(seal(line)) + "\n")
         if step <= self.tokens_first or (self.tokens_every and step % self.tokens_every == 0):
             on_cpu = TokenSignals(*(getattr(signals, field).detach().cpu() for field in TokenSignals.__annotations__))
             tokens = padded(data, "responses").cpu()[:, : keep.shape[1]]
