@@ -59,14 +59,10 @@ def load_claims(path: Path | None = None) -> list[Claim]:
             parameter that its check lacks, or the id of another; names the file and the claim.
     """
     path = path or configs_folder() / "paper" / "claims.yaml"
-    try:
-        content = read_yaml(path)
-    except OSError as error:
-        raise UserError(f"{path}: the claims cannot be read ({error.strerror})") from error
     claims: dict[str, Claim] = {}
-    for section in parse(ClaimsFile, content, str(path)).sections:
+    for section in parse(ClaimsFile, read_yaml(path), str(path)).sections:
         for data in section.claims:
-            source = f"{path}, {data.get('id', section.title)}"
+            source = f"{path}, {' '.join(str(data.get('id', section.title)).split())[:60]}"
             entry = parse(ClaimEntry, data, source)
             if entry.id in claims:
                 raise UserError(f"{source}: stands twice")
