@@ -92,10 +92,12 @@ class _Run:
         for number, line in enumerate(self.journal.lines[1:], 2):
             try:
                 record = Record.from_json(line, problems)
+                if len(record.samples) > k:
+                    raise ValueError(f"more than {k} samples")
             except (KeyError, TypeError, ValueError, IndexError) as error:
                 self.journal.close()
                 raise UserError(
-                    f"{self.journal.path}: line {number} is damaged ({error!r}); delete the file to start over"
+                    f"{self.journal.path}: line {number} is damaged ({_short(error)}); delete the file to start over"
                 ) from error
             self.records[record.position] = record  # a later line replaces an earlier one
 
@@ -187,6 +189,10 @@ def _header(
         "problems_sha256": problems_hash(problems),
     }
     return {"key": hashlib.sha256(json.dumps(header, sort_keys=True).encode()).hexdigest()} | header
+
+
+def _short(error: Exception) -> str:
+    return " ".join(repr(error).split())[:200]
 
 
 def _aside_names(name: str) -> Iterator[str]:
