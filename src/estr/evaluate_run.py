@@ -17,6 +17,7 @@ from estr.evaluation.sample import Sample
 from estr.evaluation.standalone import JUDGED_OFFLINE
 from estr.layout import Layout, existing
 from estr.provenance import file_digest, read_json, write_json
+from estr.recorded import require_fields
 from estr.tasks import laptop_counterpart
 from estr.tasks.base import Problem, Task
 
@@ -31,7 +32,8 @@ def evaluate_warm_start(layout: Layout, config: RunConfig) -> None:
 def evaluate(layout: Layout, config: RunConfig) -> None:
     """Score a finished run's policy."""
     folder = layout.run(config)
-    record = read_json(existing(folder / "run.json", f"estr train {config.task} {config.label} --seed {config.seed}"))
+    path = existing(folder / "run.json", f"estr train {config.task} {config.label} --seed {config.seed}")
+    record = require_fields(path, read_json(path), {"steps": int})
     start = existing(layout.warm_start(config.task) / "evaluation.json", f"estr evaluate {config.task} warm_start")
     content = {"scale": config.scale, "run_id": config.run_id, "steps": record["steps"]}
     content |= _evaluation(layout, config, folder / "policy", folder) | {"warm_start": read_json(start)}

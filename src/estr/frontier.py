@@ -16,11 +16,13 @@ from estr.evaluation.journal import Journal
 from estr.layout import Layout
 from estr.matched_budget import with_thresholds
 from estr.provenance import commit, machine, packages, write_json
+from estr.recorded import Kind, require_fields
 from estr.stages import inputs_hash, open_trainer
 
 Axis = Literal["learning_rate", "inter"]
 AXES: tuple[Axis, ...] = ("learning_rate", "inter")
 SEEDS = 3  # a value is stable if the majority of so many seeds is
+PROBE: dict[str, Kind] = {"value": float, "seed": int, "inputs": str, "collapse_step": (int, None)}
 PATIENCE = 10  # steps for which a collapse must have lasted before a run is stopped early
 
 logger = logging.getLogger(__name__)
@@ -58,7 +60,8 @@ def find_frontier(layout: Layout, config: RunConfig, axis: Axis) -> Path:
     folder = layout.frontier(config, axis)
     journal = Journal(folder / "probes.jsonl")
     key = inputs_hash(layout, _probe(config, axis, values[0], seeds[0], settings.steps))
-    known = {(line["value"], line["seed"]): line for line in journal.lines if line["inputs"] == key}
+    probes = [require_fields(journal.path, line, PROBE) for line in journal.lines]
+    known = {(line["value"], line["seed"]): line for line in probes if line["inputs"] == key}
 
     with StopRequest() as stop, tqdm(desc=f"{config.label}, {axis}", unit="run", disable=None) as bar:
 

@@ -22,6 +22,7 @@ from estr.evaluate_run import answer_held_out, held_out_problems
 from estr.layout import Layout, existing
 from estr.matched_budget import with_thresholds
 from estr.provenance import file_digest, read_json, write_json
+from estr.recorded import require_fields
 from estr.run_record import run_record
 from estr.tasks import laptop_counterpart
 from estr.tasks.base import TrainableFromScratch
@@ -54,7 +55,7 @@ def train(layout: Layout, config: RunConfig) -> None:
     config = with_thresholds(layout, config)
     folder = layout.run(config)
     key = inputs_hash(layout, config)
-    if (folder / "run.json").exists() and read_json(folder / "run.json")["inputs_hash"] == key:
+    if (folder / "run.json").exists() and _inputs_of(folder / "run.json") == key:
         logger.warning("%s is complete; delete %s to train it again", config.run_id, folder / "run.json")
         return
     (folder / "run.json").unlink(missing_ok=True)
@@ -78,6 +79,10 @@ def train(layout: Layout, config: RunConfig) -> None:
     write_json(folder / "run.json", record)
     _attempt(tracker, partial(RunTracker.finish, folder=folder))
     shutil.rmtree(folder / "state", ignore_errors=True)
+
+
+def _inputs_of(record: Path) -> str:
+    return str(require_fields(record, read_json(record), {"inputs_hash": str})["inputs_hash"])
 
 
 def open_trainer(layout: Layout, config: RunConfig, folder: Path, state: Path) -> Trainer:
