@@ -3,6 +3,7 @@
 from dataclasses import asdict
 from typing import TYPE_CHECKING, TypeVar
 
+import numpy as np
 import torch
 
 from estr.algorithm.calibration import calibrate
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 RunT = TypeVar("RunT", RunConfig, ClusterRun)
+DTYPES = {float: np.float32, int: np.int64}
 SIGNAL_COLUMNS: dict[str, type] = {
     **{name: float for name in ("behavior_logprob", "target_logprob", "entropy", "advantage")},
     "weight_version": int,
@@ -77,6 +79,6 @@ def _updates(tokens: "pd.DataFrame", last_step: int) -> list[TokenSignals]:
         columns = tokens[tokens["step"] == step]
         if len(columns) == 0:
             continue
-        row = {name: torch.tensor(columns[name].to_numpy())[None] for name in SIGNAL_COLUMNS}
+        row = {name: torch.tensor(columns[name].to_numpy(DTYPES[kind]))[None] for name, kind in SIGNAL_COLUMNS.items()}
         updates.append(TokenSignals(**row, response_mask=torch.ones(1, len(columns), dtype=torch.bool)))
     return updates

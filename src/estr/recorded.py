@@ -1,6 +1,8 @@
 """Files of a run that somebody else may have written: tables and JSON objects whose columns and fields have types."""
 
+import json
 import math
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
 MOST_BYTES = 16 << 30
 """What a table may take in memory by its own footer: a file of a few kilobytes can hold any number of equal rows."""
 
+_HALF = re.compile("[\ud800-\udfff]")
 Kind = type | tuple[type | None, ...]
 """`int`, `float` (finite; integers as well), `bool`, `str`, `list`, `dict`, or several of them, None for null."""
 
@@ -79,6 +82,8 @@ def require_fields(path: Path, record: Any, fields: Mapping[str, Kind], place: s
     """
     if not isinstance(record, dict):
         raise UserError(f"{path}: {place.rstrip('.') or 'what it holds'} is no JSON object")
+    if not place and _HALF.search(json.dumps(record, ensure_ascii=False)):
+        raise UserError(f"{path}: holds half of a surrogate pair, which is no text")
     for name, kind in fields.items():
         kinds = kind if isinstance(kind, tuple) else (kind,)
         if name not in record or not any(_is(record[name], kind) for kind in kinds):

@@ -69,7 +69,7 @@ def test_the_files_as_they_are(checkout: Path) -> None:
         use(name)
 
 
-@cases(12)
+@cases(6)
 @given(st.data())
 def test_mutated_values(checkout: Path, data: st.DataObject) -> None:
     name = data.draw(st.sampled_from(FILES))
@@ -118,7 +118,7 @@ HOSTILE_LINES += [
 ]
 
 
-@cases(12)
+@cases(10)
 @given(st.data())
 def test_mutated_bytes(checkout: Path, data: st.DataObject) -> None:
     name = data.draw(st.sampled_from(FILES))
@@ -231,7 +231,7 @@ def test_a_value_is_repeated_in_short(checkout: Path) -> None:
         refused(lambda: load_method("estr"), "configs/methods/estr.yaml", "'title'", "...")
 
 
-@cases(1.5)
+@cases(1)
 @given(st.data())
 def test_check_config(checkout: Path, data: st.DataObject) -> None:
     name = data.draw(st.sampled_from(FILES))

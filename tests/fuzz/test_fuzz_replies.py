@@ -47,7 +47,11 @@ class Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         self.rfile.read(int(self.headers.get("content-length", 0)))
         self.send_response(self.server.status)
-        for name, value in {"content-length": str(len(self.server.body)), **self.server.headers}.items():
+        for name, value in {
+            "content-length": str(len(self.server.body)),
+            "connection": "close",
+            **self.server.headers,
+        }.items():
             self.send_header(name, value)
         self.end_headers()
         self.close_connection = True  # nobody waits for the rest of a body that is shorter than announced
@@ -316,3 +320,15 @@ def test_text_is_never_a_wrong_number_of_samples(samples: tuple[Path, list[Any]]
     lines[1]["samples"] = lines[1]["samples"] * 2
     (folder / SAMPLES).write_text("".join(json.dumps(line) + "\n" for line in lines))
     refused(lambda: score(folder), f"{SAMPLES}: line 2 is damaged (ValueError('more than 2 samples'))")
+
+
+@pytest.mark.parametrize("header", ["nan", "-1", "inf", "x", ""])
+def test_a_wait_that_is_no_time(server: RawServer, header: str) -> None:
+    server.say(b"{}", 503, retry_after=header)
+    endpoint = ChatEndpoint(url(server), "m", key_variable="NO_KEY", timeout_s=5, retry=QUICK)
+    refused(endpoint.models, url(server), "503")
+
+
+@pytest.mark.parametrize("address", ["http://[", "http://", "https://x:99999", "ftp://x", "", "\x1e"])
+def test_addresses_of_no_search_service(address: str) -> None:
+    refused(lambda: HttpSearch(address, retries=0, check=False), "not the URL of a search service")

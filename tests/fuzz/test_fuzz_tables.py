@@ -141,7 +141,7 @@ SHOWN = pa.table({name: [[{"role": "user", "content": "1+1"}]] * 3 for name in (
 DOCUMENTS = pa.table({"docid": ["a", "b"], "text": ["the sea", "a town"], "url": ["", ""]})
 
 
-@cases(4)
+@cases(2)
 @given(st.data())
 def test_any_prepared_set(folder: Path, data: st.DataObject) -> None:
     path = data.draw(changed_file(folder / "eval.parquet", PREPARED))
@@ -153,7 +153,7 @@ def test_any_prepared_set(folder: Path, data: st.DataObject) -> None:
     accepted_or_refused(lambda: read_demonstrations(path), str(path))
 
 
-@cases(3)
+@cases(2)
 @given(st.data())
 def test_any_corpus(folder: Path, data: st.DataObject) -> None:
     path = data.draw(changed_file(folder / "corpus.parquet", DOCUMENTS))
@@ -172,7 +172,7 @@ DUMPS = [
 ]
 
 
-@cases(10)
+@cases(4)
 @given(st.sampled_from(range(len(DUMPS))), st.data())
 def test_any_dump(folder: Path, number: int, data: st.DataObject) -> None:
     table, topk = DUMPS[number]
@@ -218,7 +218,7 @@ CELLS += [
 ]
 
 
-@cases(4)
+@cases(2)
 @given(st.lists(st.sampled_from(CELLS), max_size=15).map("".join), st.sampled_from(["csv", "jsonl"]))
 def test_any_text_dump(folder: Path, text: str, suffix: str) -> None:
     path = folder / f"dump.{suffix}"
@@ -356,7 +356,7 @@ def use_run(folder: Path) -> None:
     run = load_run(folder)
     assert isinstance(run.thresholds, str)
     run.read_evaluation().behaviour["turns"]
-    assert len(run.read_tokens()["log_ratio"].abs())
+    assert run.read_tokens()["log_ratio"].dtype.kind == "f"
 
 
 def use_sample(folder: Path) -> None:
@@ -428,7 +428,7 @@ def test_the_files_as_they_should_be(folder: Path, reader: str) -> None:
 
 
 @pytest.mark.parametrize("reader", READERS)
-@cases(2)
+@cases(1)
 @given(st.data())
 def test_any_file_of_a_run(folder: Path, reader: str, data: st.DataObject) -> None:
     use, files = READERS[reader]
@@ -475,3 +475,60 @@ def test_names_of_the_readers_are_in_the_messages(folder: Path) -> None:
     for name, field in itertools.product(["run.json"], sorted(RUN)):
         write(folder / "named", files | {name: {key: value for key, value in RUN.items() if key != field}})
         refused(lambda: use(folder / "named"), "run.json", f"field '{field}' is missing or malformed")
+
+
+VERSIONED = TOKENS | {"weight_version": [1] * 6, "target_version": [2] * 6}
+
+
+@pytest.mark.parametrize(
+    ("column", "values", "reason"),
+    [
+        ("weight_version", [1, 1, 1, 1, 1, -(2**63)], "row 5: -9223372036854775808 is no count of anything"),
+        ("target_version", [2**60] * 6, "row 0: 1152921504606846976 is no count of anything"),
+        ("sequence", np.zeros(6, np.float16), "holds halffloat; a trajectory has a number or a name"),
+        ("sequence", [{"a": 1}] * 6, "holds struct<a: int64>; a trajectory has a number or a name"),
+    ],
+)
+def test_dumps_that_once_ended_in_a_traceback(folder: Path, column: str, values: Any, reason: str) -> None:
+    path = folder / "dump.parquet"
+    pq.write_table(pa.table(VERSIONED | {column: pa.array(values)}), path)
+    refused(lambda: _diagnose(path, None), f"{path}: column '{column}'", reason)
+
+
+def test_the_names_of_columns_are_listed_in_short(folder: Path) -> None:
+    path = folder / "dump.parquet"
+    pq.write_table(pa.table({"a\nb": [1.0], "x" * 5_000: [1.0], "entropy": [1.0]}), path)
+    refused(lambda: _diagnose(path, None), str(path), "there are a b, xxx")
+
+
+def test_a_budget_of_no_tokens(folder: Path) -> None:
+    write(folder / "empty", {"tokens.parquet": SIGNALS.slice(0, 0)})
+    refused(lambda: use_tokens(folder / "empty"), "tokens.parquet: holds no token of the first")
+
+
+@pytest.mark.parametrize(
+    ("reader", "name", "change", "reason"),
+    [
+        ("run", "run.json", {"rule": {"name": "entropy_scaled", "tau": "x"}}, "field 'rule' is missing or malformed"),
+        ("run", "evaluation.json", {"avg@4": float("nan")}, "its per-problem counts give 0.4375"),
+        ("run", "evaluation.json", {"sets": [1]}, "is missing or malformed"),
+        ("compare", "other.json", {"k": 0}, "k is 4 in one, 0 in the other"),
+        ("compare", "other.json", {"per_problem_correct": [1]}, "they differ in the number of problems"),
+        ("compare", "evaluation.json", {"per_problem_correct": [0, 1, 2, "4"]}, "no list of counts"),
+        ("calibration", "dapo_math.json", {"budget": 10**400}, "a field is missing or malformed"),
+        ("calibration", "dapo_math.json", {"rules": {"icepop": []}}, "rules.icepop is no JSON object"),
+        (
+            "calibration",
+            "dapo_math.json",
+            {"rules": {"icepop": MATCHED["icepop"] | {"low": 9.0}}},
+            "ratio_interval: low",
+        ),
+        ("frontier", "frontier.json", {"axis": "x"}, "field 'axis' is 'x'"),
+        ("data", "data.json", {"counterpart": {}}, "counterpart: key 'steps': Field required"),
+        ("measurement", "throughput.json", {"stages": {"generate_seconds": "x"}}, "'stages.generate_seconds'"),
+    ],
+)
+def test_notes_that_once_ended_in_a_traceback(folder: Path, reader: str, name: str, change: Any, reason: str) -> None:
+    use, files = READERS[reader]
+    write(folder / reader, files | {name: files[name] | change})
+    refused(lambda: use(folder / reader), str(folder), reason)

@@ -53,7 +53,7 @@ def read_calibrations(paths: Sequence[Path], tasks: Sequence[str]) -> dict[str, 
 
 
 def _read(path: Path) -> MatchedBudget:
-    record = read_json(path)
+    record = require_fields(path, read_json(path), {})
     try:
         first, last = record["steps"]
         return MatchedBudget(

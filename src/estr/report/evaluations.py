@@ -8,6 +8,7 @@ import numpy as np
 
 from estr.errors import UserError
 from estr.provenance import read_json
+from estr.recorded import require_fields
 from estr.report.labels import scored_by
 
 WithInterval = tuple[float, float, float]
@@ -51,7 +52,7 @@ def read_evaluation(path: Path) -> Evaluation:
     Raises:
         UserError: it cannot be read, a field is missing or malformed, or the counts give another avg@k.
     """
-    record = read_json(path)
+    record = require_fields(path, read_json(path), {})
     try:
         k = int(record["k"])
         warm = record["warm_start"]

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable
 from typing import Any, TypeVar
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 from estr import replies, strict_json
 from estr.errors import UserError
@@ -32,11 +32,11 @@ class HttpSearch:
         hooks = {"response": [replies.bound]}
         try:
             self._client = httpx.Client(base_url=self._url, timeout=timeout, trust_env=False, event_hooks=hooks)
-            complete = self._client.base_url.scheme in ("http", "https") and self._client.base_url.host
-        except httpx.InvalidURL:
-            complete = False
-        if not complete:
-            raise UserError(f"{url!r}: not the URL of a search service; it must start with http:// or https://")
+            parts = urlsplit(url)
+            if parts.scheme not in ("http", "https") or not parts.hostname or parts.port == 0:
+                raise ValueError("it must start with http:// or https:// and a host")
+        except (ValueError, httpx.InvalidURL) as error:
+            raise UserError(f"{url!r}: not the URL of a search service; {' '.join(str(error).split())}") from error
         if check:
             self.health()
 
