@@ -18,6 +18,7 @@ from estr.evaluation.standalone import JUDGED_OFFLINE
 from estr.layout import WARM_START_NOTE, Layout, existing
 from estr.lock import only_writer
 from estr.provenance import check_files, file_digest, read_json, write_json
+from estr.recorded import require_fields
 from estr.tasks import laptop_counterpart
 from estr.tasks.base import Problem, Task
 
@@ -37,7 +38,7 @@ def evaluate(layout: Layout, config: RunConfig) -> None:
     path = existing(folder / "run.json", f"estr train {config.task} {config.label} --seed {config.seed}")
     start = existing(layout.warm_start(config.task) / "evaluation.json", f"estr evaluate {config.task} warm_start")
     with only_writer(folder):
-        record = read_json(path)
+        record = require_fields(path, read_json(path), {"steps": int})
         check_files(path, "policy/")
         content = {"scale": config.scale, "run_id": config.run_id, "steps": record["steps"]}
         content |= _evaluation(layout, config, folder / "policy", folder) | {"warm_start": read_json(start)}

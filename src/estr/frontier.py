@@ -18,11 +18,13 @@ from estr.layout import Layout
 from estr.lock import only_writer
 from estr.matched_budget import with_thresholds
 from estr.provenance import commit, machine, packages, write_json
+from estr.recorded import Kind, require_fields
 from estr.stages import inputs_hash, open_trainer
 
 Axis = Literal["learning_rate", "inter"]
 AXES: tuple[Axis, ...] = ("learning_rate", "inter")
 SEEDS = 3  # a value is stable if the majority of so many seeds is
+PROBE: dict[str, Kind] = {"value": float, "seed": int, "inputs": str, "collapse_step": (int, None)}
 PATIENCE = 10  # steps for which a collapse must have lasted before a run is stopped early
 
 logger = logging.getLogger(__name__)
@@ -66,7 +68,8 @@ def find_frontier(layout: Layout, config: RunConfig, axis: Axis) -> Path:
         closing(Journal(folder / "probes.jsonl")) as journal,
         tqdm(desc=f"{config.label}, {axis}", unit="run", disable=None) as bar,
     ):
-        known = {(line["value"], line["seed"]): line for line in journal.lines if line["inputs"] == key}
+        probes = [require_fields(journal.path, line, PROBE) for line in journal.lines]
+        known = {(line["value"], line["seed"]): line for line in probes if line["inputs"] == key}
 
         def collapsed(index: int, seed: int) -> bool:
             if (values[index], seed) not in known:

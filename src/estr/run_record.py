@@ -9,6 +9,7 @@ from typing import Any
 from estr.algorithm.rules import KeepRule
 from estr.config import Run, load_method
 from estr.provenance import commit, file_digests, is_intact, machine, packages, read_json
+from estr.recorded import require_fields
 
 OUTPUTS = ("metrics.parquet", "tokens.parquet", "policy/*")
 logger = logging.getLogger(__name__)
@@ -59,7 +60,7 @@ def is_complete(folder: Path, inputs_hash: str) -> bool:
     path = folder / "run.json"
     if not path.exists() or not is_intact(path):
         return False
-    record = read_json(path)
+    record = require_fields(path, read_json(path), {"inputs_hash": str, "run_id": str})
     if record["inputs_hash"] != inputs_hash:
         return False
     logger.warning("%s is complete; delete %s to train it again", record["run_id"], path)

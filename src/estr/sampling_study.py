@@ -17,6 +17,7 @@ from estr.llm.problems import INSTRUCTION, word_problems
 from estr.llm.sample import MISMATCH, STALE, SWITCH, TokenStudy
 from estr.llm.weights import NOTE, SMOLLM2, origin_of, prepare_weights
 from estr.provenance import commit, file_digests, is_intact, machine, packages, read_json, write_json
+from estr.recorded import require_fields
 from estr.records import write_table
 
 MODELS = {"smollm2": SMOLLM2}
@@ -58,7 +59,7 @@ def sample_llm(layout: Layout, name: str, settings: SampleSettings) -> None:
     folder = layout.sample(name)
     record = folder / "sample.json"
     if record.exists():
-        known = read_json(record)
+        known = require_fields(record, read_json(record), {"sha256": str, "settings": dict})
         if (known["sha256"], known["settings"]) == (origin["sha256"], chosen) and is_intact(record):
             logger.warning("%s is complete; delete %s to sample it again", name, record)
             return

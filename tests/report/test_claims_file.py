@@ -114,5 +114,5 @@ def test_a_mistake_is_named_with_file_and_id(edit: dict, message: str, tmp_path:
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"nowhere\.yaml: the claims cannot be read"):
+    with pytest.raises(UserError, match=r"nowhere\.yaml: cannot be read"):
         load_claims(tmp_path / "nowhere.yaml")

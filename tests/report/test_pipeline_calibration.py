@@ -117,7 +117,7 @@ def test_damaged_measurements_are_named(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="cannot be read as parquet"):
         load_measurement(other)
     (other / "trajectories.parquet").unlink()
-    with pytest.raises(UserError, match=r"trajectories\.parquet is missing"):
+    with pytest.raises(UserError, match=r"trajectories\.parquet: does not exist"):
         load_measurement(other)
     steps = pd.read_parquet(other / "steps.parquet")
     trajectories.to_parquet(other / "trajectories.parquet")

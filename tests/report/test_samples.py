@@ -65,7 +65,7 @@ def edit_tokens(change: Callable[[pd.DataFrame], pd.DataFrame]) -> Callable[[Pat
             r"field 'scenarios\.stale\.tokens' is missing or malformed",
         ),
         (edit_record(lambda record: record.update(settings={})), r"field 'settings\.group' is missing"),
-        (edit_record(lambda record: record.update(scenarios={"stale": 3})), r"field 'scenarios\.stale\.description'"),
+        (edit_record(lambda record: record.update(scenarios={"stale": 3})), r"scenarios\.stale is no JSON object"),
         (edit_tokens(lambda tokens: tokens.drop(columns="entropy")), r"tokens\.parquet: lacks the columns entropy"),
         (edit_tokens(lambda tokens: tokens.iloc[1:]), r"3599 tokens of scenario 'mismatch', sample\.json says 3600"),
         (edit_tokens(lambda tokens: tokens.assign(position=0)), "has a position of one sequence twice"),

@@ -11,7 +11,6 @@ from estr.config.files import (
     load_sizes,
     load_task,
     parse,
-    read_yaml,
 )
 from estr.config.runs import (
     BUDGET_FROM,
@@ -36,6 +35,7 @@ from estr.config.sections import (
     SampleSettings,
     StudyConfig,
 )
+from estr.config.yaml_files import read_yaml
 
 __all__ = [
     "BUDGET_FROM",

@@ -5,8 +5,9 @@ from typing import Any
 
 from pydantic import Field
 
-from estr.config.files import configs_folder, parse, read_yaml
+from estr.config.files import configs_folder, parse
 from estr.config.sections import Section
+from estr.config.yaml_files import read_yaml
 from estr.errors import UserError
 
 
@@ -49,14 +50,10 @@ def load_claim_entries(path: Path | None = None) -> list[tuple[str, ClaimEntry]]
             names the file and the claim.
     """
     path = path or claims_file()
-    try:
-        content = read_yaml(path)
-    except OSError as error:
-        raise UserError(f"{path}: the claims cannot be read ({error.strerror})") from error
     found: dict[str, tuple[str, ClaimEntry]] = {}
-    for section in parse(ClaimsFile, content, str(path)).sections:
+    for section in parse(ClaimsFile, read_yaml(path), str(path)).sections:
         for data in section.claims:
-            source = f"{path}, {data.get('id', section.title)}"
+            source = f"{path}, {' '.join(str(data.get('id', section.title)).split())[:60]}"
             entry = parse(ClaimEntry, data, source)
             if entry.id in found:
                 raise UserError(f"{source}: stands twice")

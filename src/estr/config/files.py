@@ -1,10 +1,10 @@
 """Read and validate the files under `configs/`; a mistake is a `UserError` that names file and key."""
 
+import reprlib
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
-import yaml
 from pydantic import BaseModel, ValidationError
 
 from estr.config.cluster import ClusterScale, Site
@@ -22,9 +22,13 @@ from estr.config.sections import (
     TaskSizes,
     TrainSettings,
 )
+from estr.config.yaml_files import read_yaml
 from estr.errors import UserError
 
 Model = TypeVar("Model", bound=BaseModel)
+_SHORT = reprlib.Repr()
+_SHORT.maxstring = _SHORT.maxother = 120
+_SHORT.maxlevel = 2
 
 
 def configs_folder() -> Path:
@@ -42,23 +46,20 @@ def parse(model: type[Model], data: Any, source: str) -> Model:
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(map(str, first["loc"])) or "(top level)"
-        raise UserError(f"{source}: key {key!r}: {first['msg']} (got {first['input']!r})") from error
+        found = f"key {_SHORT.repr(key)}: {first['msg']} (got {_SHORT.repr(first['input'])})"
+        raise UserError(f"{source}: {found}") from error
 
 
-def read_yaml(path: Path) -> Any:
-    try:
-        return yaml.safe_load(path.read_text())
-    except yaml.YAMLError as error:
-        raise UserError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from error
+def _content(kind: str, name: str) -> Any:
+    folder = configs_folder() / kind
+    files = {path.stem: path for path in sorted(folder.glob("*.yaml"))}
+    if name not in files:
+        raise UserError(f"unknown {kind[:-1]} {_SHORT.repr(name)}: {folder.name}/ has {', '.join(files)}")
+    return read_yaml(files[name])
 
 
 def _read(model: type[Model], kind: str, name: str) -> Model:
-    folder = configs_folder() / kind
-    path = folder / f"{name}.yaml"
-    if not path.is_file():
-        known = ", ".join(sorted(p.stem for p in folder.glob("*.yaml")))
-        raise UserError(f"unknown {kind[:-1]} {name!r}: {folder.name}/ has {known}")
-    return parse(model, read_yaml(path), f"configs/{kind}/{name}.yaml")
+    return parse(model, _content(kind, name), f"configs/{kind}/{name}.yaml")
 
 
 @cache
@@ -73,10 +74,10 @@ def load_scale(name: str) -> ScaleConfig:
 @cache
 def load_any_scale(name: str) -> ScaleConfig | ClusterScale:
     """A scale of either engine; the key `engine` says which."""
-    path = configs_folder() / "scales" / f"{name}.yaml"
-    content = read_yaml(path) if path.is_file() else None
-    cluster = isinstance(content, dict) and content.get("engine") == "verl"
-    return _read(ClusterScale, "scales", name) if cluster else _read(ScaleConfig, "scales", name)
+    content, source = _content("scales", name), f"configs/scales/{name}.yaml"
+    if isinstance(content, dict) and content.get("engine") == "verl":
+        return parse(ClusterScale, content, source)
+    return parse(ScaleConfig, content, source)
 
 
 @cache

@@ -1,11 +1,10 @@
 """One resolved, hashed `RunConfig` per run. A run is (scale, task, method, overrides, seed)."""
 
 import itertools
+import math
 import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
-
-import yaml
 
 from estr.config.cluster import ClusterRun, ClusterScale
 from estr.config.files import load_any_scale, load_method, load_scale, load_sizes, load_task, parse
@@ -19,6 +18,7 @@ from estr.config.sections import (
     RunMatrix,
     TrainSettings,
 )
+from estr.config.yaml_files import load_yaml
 from estr.errors import UserError
 
 if TYPE_CHECKING:
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 MATCHED = ("icepop", "kpop", "m2po")
 """Methods that are also run at the masking budget of `BUDGET_FROM`."""
 BUDGET_FROM = "estr"
+LONGEST_LABEL = 200  # characters; file systems take names of 255 bytes
+MOST_RUNS = 10_000  # of one experiment
 PROBES = (*MATCHED, BUDGET_FROM)
 """Methods whose rules every run reports as a diagnostic, and on whose thresholds a calibration depends."""
 
@@ -54,15 +56,20 @@ Run = RunConfig | ClusterRun
 
 def parse_label(label: str) -> tuple[str, dict[str, str | int | float]]:
     """`estr__intra=1__tau=0.7` -> ("estr", {"intra": 1, "tau": 0.7})."""
+    if len(label) > LONGEST_LABEL:
+        raise UserError(f"run label {label[:40]!r}...: longer than {LONGEST_LABEL} characters, and it names a folder")
     method, *pairs = label.split("__")
-    overrides = {}
+    overrides: dict[str, str | int | float] = {}
     for pair in pairs:
         key, sign, text = pair.partition("=")
         if not sign or not re.fullmatch(r"[a-z_]+", key) or not re.fullmatch(r"[A-Za-z0-9.+-]+", text):
             raise UserError(f"run label {label!r}: {pair!r} is not key=value")
-        overrides[key] = yaml.safe_load(text)
-        if isinstance(overrides[key], str) and re.fullmatch(r"[0-9.]+e[+-]?[0-9]+", text):
-            overrides[key] = float(text)
+        value = load_yaml(text, f"run label {label!r}")
+        if isinstance(value, str) and re.fullmatch(r"([0-9]+\.?[0-9]*|\.[0-9]+)e[+-]?[0-9]+", text):
+            value = float(text)  # YAML wants a point and a sign in it
+        if not isinstance(value, str | int | float):
+            raise UserError(f"run label {label!r}: {pair!r} is not key=value")
+        overrides[key] = value
     return method, overrides
 
 
@@ -99,8 +106,7 @@ def _resolve(scale: str, task: str, method: str, overrides: Mapping[str, str | i
         return _resolve_cluster(found, scale, task, method, overrides, seed)
     sizes = load_sizes(scale, task)
     train = sizes.train.model_dump()
-    chosen, _ = _choose(task, method, overrides, train)
-    content = chosen | {
+    content = _choose(task, method, overrides, train) | {
         "policy": sizes.policy.model_dump(),
         "counterpart": sizes.counterpart.model_dump(),
         "data": sizes.data.model_dump(),
@@ -125,39 +131,41 @@ def _resolve_cluster(
         raise UserError(f"{source}: key 'tasks' lacks the task {task!r}; it has {', '.join(found.tasks)}")
     chosen = found.tasks[task]
     train = found.train | chosen.train
-    content, stale = _choose(task, method, overrides, train)
-    given = load_task(task).staleness
-    # the paper's own staleness comes from its own threshold and interval; others are reached in proportion
-    # (docs/cluster.md)
-    if stale.get("inter", given.inter) != given.inter:
-        train["staleness_threshold"] = train["staleness_threshold"] * stale["inter"] / given.inter
-    if stale.get("intra", given.intra) != given.intra:
-        train["sync_interval"] = max(1, round(train["sync_interval"] * given.intra / max(stale["intra"], 1)))
-    synchronous = load_method(method).synchronous
-    if synchronous:
-        train |= {"staleness_threshold": 0, "sync_interval": 1, "partial_rollout": False}
-    content |= {
+    content = _choose(task, method, overrides, train) | {
         "scale": scale,
         "task": task,
         "method": method,
         "seed": seed,
         "engine": found.engine,
-        "synchronous": synchronous,
+        "synchronous": load_method(method).synchronous,
         "reported": chosen.reported,
         "policy": chosen.policy,
         "train": train,
         "resources": found.resources | chosen.resources,
         "evaluation": found.evaluation | chosen.evaluation,
     }
-    return parse(ClusterRun, content, f"run {scale}/{task}/{method} with {dict(overrides)}, seed {seed}")
+    where = f"run {scale}/{task}/{method} with {dict(overrides)}, seed {seed}"
+    run = parse(ClusterRun, content, where)
+    changes: dict[str, Any] = {}
+    if run.synchronous:
+        changes = {"staleness_threshold": 0, "sync_interval": 1, "partial_rollout": False}
+    else:
+        # the paper's own staleness comes from its own threshold and interval; others are reached in proportion
+        # (docs/cluster.md)
+        given, asked = load_task(task).staleness, run.staleness
+        if asked.inter != given.inter:
+            if not given.inter:
+                raise UserError(f"configs/tasks/{task}.yaml: key 'staleness.inter' is 0: no other can be in proportion")
+            changes["staleness_threshold"] = run.train.staleness_threshold * asked.inter / given.inter
+        if asked.intra != given.intra:
+            changes["sync_interval"] = max(1, round(run.train.sync_interval * given.intra / max(asked.intra, 1)))
+    return parse(ClusterRun, run.model_dump() | {"train": run.train.model_dump() | changes}, where)
 
 
 def _choose(
     task: str, method: str, overrides: Mapping[str, str | int | float], train: dict[str, Any]
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What both engines take from task and method, overridden, and the staleness asked for; overrides of `train` go
-    into it.
-    """
+) -> dict[str, Any]:
+    """What both engines take from task and method, overridden; overrides of `train` go into it."""
     task_config, method_config = load_task(task), load_method(method)
     staleness = {} if method_config.synchronous else task_config.staleness.model_dump()
     thresholds = method_config.thresholds | task_config.thresholds.get(method, {})
@@ -176,14 +184,13 @@ def _choose(
             value = float(value)
         if section[key] != value:
             section[key] = changed[key] = value
-    content = {
+    return {
         "overrides": changed,
         "staleness": {"intra": 0, "inter": 0} | staleness,
         "rule": method_config.rule,
         "thresholds": thresholds,
         "matched_budget": "thresholds" in changed,
     }
-    return content, staleness
 
 
 def keep_rule(config: Run) -> "KeepRule":
@@ -191,18 +198,26 @@ def keep_rule(config: Run) -> "KeepRule":
     from estr.algorithm.rules import build_rule
 
     try:
+        if "name" in config.thresholds:
+            raise ValueError(f"{config.rule}: unknown threshold 'name'")
         return build_rule(config.rule, **config.thresholds)
     except ValueError as error:
         raise UserError(f"configs/methods/{config.method}.yaml or an override of it: {error}") from error
 
 
 def expand(matrices: Sequence[RunMatrix], scale: str) -> list[Run]:
-    """Every run of the matrices at a scale, in the order of the file, each once."""
+    """Every run of the matrices at a scale, in the order of the file, each once.
+
+    Raises `UserError` for a run that cannot be resolved, and for a matrix of more than `MOST_RUNS` combinations.
+    """
     runs: dict[str, Run] = {}
     for matrix in matrices:
         here = matrix.at.get(scale)
         tasks = here.tasks if here and here.tasks is not None else matrix.tasks
         options = here.overrides if here and here.overrides is not None else matrix.overrides
+        size = len(tasks) * len(matrix.methods) * math.prod(map(len, options.values()))
+        if size > MOST_RUNS:
+            raise UserError(f"a matrix of {size:,} combinations of {', '.join(options)}: there may be {MOST_RUNS:,}")
         for task, method in itertools.product(tasks, matrix.methods):
             seeds = seeds_of(scale, task)
             if isinstance(matrix.seeds, list):

@@ -4,13 +4,14 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-Positive = Annotated[int, Field(gt=0)]
-Count = Annotated[int, Field(ge=0)]
+_LARGEST = 2**63 - 1  # what arrays and random generators take
+Positive = Annotated[int, Field(gt=0, le=_LARGEST)]
+Count = Annotated[int, Field(ge=0, le=_LARGEST)]
 Share = Annotated[float, Field(ge=0, le=1)]
 
 
 class Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
 
 class PolicySizes(Section):

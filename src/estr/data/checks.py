@@ -39,6 +39,9 @@ PROBLEMS = pa.schema(
 )
 """Train and evaluation sets, whatever their rows hold: the columns of `Problem.row()`."""
 
+DEMONSTRATIONS = pa.schema([("prompt", pa.list_(_MESSAGE)), ("response", pa.list_(_MESSAGE))])
+"""Worked dialogues for the warm start."""
+
 CORPUS = pa.schema([("docid", pa.string()), ("text", pa.string()), ("url", pa.string())])
 """Documents to search; `url` is empty where a corpus has none."""
 

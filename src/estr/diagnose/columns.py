@@ -104,7 +104,7 @@ def choose_columns(
     for field, column in chosen.items():
         if column.name not in available:
             option = f"--map {field}={column.name}" if column.source == "--map" else f"{column.source} {column.name}"
-            raise UserError(f"{path}: {option}: no such column; there are {', '.join(available)}")
+            raise UserError(f"{path}: {option}: no such column; there are {_listed(available)}")
     taken = {column.name for column in chosen.values()}
     for field, columns in KNOWN.items():
         if field not in chosen:
@@ -117,11 +117,16 @@ def choose_columns(
         if field not in chosen:
             raise UserError(
                 f"{path}: no column for {field} (looked for {_names(field)}); name it with --map {field}=COLUMN; "
-                f"there are {', '.join(available)}"
+                f"there are {_listed(available)}"
             )
     if chosen["behavior_logprob"].name == chosen["target_logprob"].name:
         raise UserError("behavior_logprob and target_logprob are mapped to one column: every log-ratio would be 0")
     return {field: chosen[field] for field in KNOWN if field in chosen}
+
+
+def _listed(columns: Sequence[str]) -> str:
+    short = [" ".join(name.split())[:40] for name in columns[:40]]
+    return ", ".join([*short, "..."] if len(columns) > len(short) else short)
 
 
 def _names(field: str) -> str:

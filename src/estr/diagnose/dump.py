@@ -18,6 +18,7 @@ from estr.errors import UserError
 
 FLOATS = ("behavior_logprob", "target_logprob", "entropy", "advantage")
 WHOLE = ("step", "position", "weight_version", "version_first", "version_last", "target_version")
+LARGEST = 1 << 53  # of steps and versions, so that their differences are numbers too
 LOGPROB_ROUNDING = 1e-3  # nats; a log-prob above this is none
 TOKEN_ROWS, SEQUENCE_ROWS = 1 << 17, 64  # read at once, by layout
 
@@ -261,6 +262,9 @@ class _Reader:
             numbers = values.cast(pa.float64()).to_numpy(zero_copy_only=False)
             index = int((numbers != np.round(numbers)).argmax())
             raise wrong(index, f"{numbers[index]:g} is not a whole number") from error
+        if len(whole) and max(-int(whole.min()), int(whole.max())) > LARGEST:
+            index = int(((whole > LARGEST) | (whole < -LARGEST)).argmax())
+            raise wrong(index, f"{whole[index]} is no count of anything")
         return whole
 
     def _not_numbers(self, name: str, values: pa.Array, wrong: Callable[[int, str], UserError]) -> UserError:
@@ -312,6 +316,12 @@ class _Reader:
                 raise self._error(name, f"row {self._row + _first(values.is_null())}: no value")
             if pa.types.is_dictionary(values.type):
                 values = values.dictionary_decode()
+            if not (
+                pa.types.is_integer(values.type)
+                or pa.types.is_string(values.type)
+                or pa.types.is_large_string(values.type)
+            ):
+                raise self._error(name, f"holds {values.type}; a trajectory has a number or a name")
             self._sequence.append(values.filter(keep))
 
     def _sequence_codes(self, step: np.ndarray | None) -> np.ndarray | None:

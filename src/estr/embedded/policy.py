@@ -284,7 +284,8 @@ def load_policy(folder: Path) -> Policy:
         policy = Policy(shape)
         policy.load_state_dict(load_file(folder / "model.safetensors"))
     except Exception as error:
-        raise UserError(f"{folder}: not a policy that the embedded engine can read ({error})") from error
+        reason = " ".join(str(error).split())[:200]
+        raise UserError(f"{folder}: not a policy that the embedded engine can read ({reason})") from error
     return policy
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
+from estr import replies, strict_json
 from estr.errors import UserError
 
 NO_KEY = "EMPTY"  # what servers without keys are given by convention
@@ -106,7 +107,8 @@ class ChatEndpoint:
         self._negotiation = threading.Lock()
         # a proxy for the outside world must not see, or break, what goes to this machine
         local = host in ("localhost", "::1") or host.startswith("127.")
-        transport = DefaultHttpxClient(trust_env=False) if local else None
+        hooks = {"response": [replies.bound]}
+        transport = DefaultHttpxClient(trust_env=not local, event_hooks=hooks)
         timeout = Timeout(timeout_s, connect=min(timeout_s, _CONNECT_S))
         self._client = OpenAI(
             api_key=self._key, base_url=self.url, timeout=timeout, max_retries=0, http_client=transport
@@ -202,10 +204,12 @@ class ChatEndpoint:
             raise _Again("no answer in time", patient=False) from None
         except openai.APIConnectionError as error:
             raise _Again(self._clean(f"no connection ({error.__cause__ or error})"), patient=True) from None
+        except replies.TooLong as error:
+            raise _Again(str(error), patient=False) from None
         except openai.APIStatusError as error:
             raise self._fault(error.status_code, error.response.text, error.response.headers) from None
         try:
-            return read(_without_half_pairs(json.loads(text)))
+            return read(_without_half_pairs(strict_json.loads(text)))
         except (ValueError, KeyError, IndexError, TypeError, AttributeError, RecursionError):
             raise _Again("an answer that is not of the protocol", patient=False) from None
 
@@ -241,8 +245,12 @@ def _base_url(url: str, key_variable: str) -> tuple[str, str]:
 
 def _read_reply(content: Any) -> Reply:
     choice = content["choices"][0]
-    tokens = (content.get("usage") or {}).get("completion_tokens")
-    return Reply(dict(choice["message"]), str(choice.get("finish_reason")), None if tokens is None else int(tokens))
+    message, usage = choice["message"], content.get("usage")
+    if not isinstance(message, dict):
+        raise TypeError("a message is an object")
+    tokens = usage.get("completion_tokens") if isinstance(usage, dict) else None
+    counted = type(tokens) is int and 0 <= tokens < 1 << 53
+    return Reply(message, str(choice.get("finish_reason")), tokens if counted else None)
 
 
 def _without_half_pairs(content: Any) -> Any:
@@ -257,6 +265,7 @@ def _without_half_pairs(content: Any) -> Any:
 
 def _seconds(retry_after: str) -> float:
     try:
-        return min(max(float(retry_after), 0.0), _LONGEST_RETRY_AFTER_S)
+        seconds = float(retry_after)
     except ValueError:  # absent, or a date
         return 0.0
+    return min(seconds, _LONGEST_RETRY_AFTER_S) if seconds > 0 else 0.0

@@ -77,6 +77,17 @@ class Judgement:
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
 
+    @classmethod
+    def from_json(cls, content: dict[str, Any]) -> "Judgement":
+        """The inverse of `to_json`. Raises `TypeError` for anything else."""
+        judgement = cls(**content)
+        confidence = judgement.confidence
+        if not (isinstance(judgement.correct, bool) and isinstance(judgement.parsed, bool)):
+            raise TypeError("correct and parsed are true or false")
+        if confidence is not None and not (isinstance(confidence, float) and 0 <= confidence <= 1):
+            raise TypeError("confidence is a share")
+        return judgement
+
 
 class Judge(Protocol):
     """`label` says in every result who judged; `concurrency` is how many judgements may be under way at once."""

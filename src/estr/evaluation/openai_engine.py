@@ -11,6 +11,7 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
+from estr import strict_json
 from estr.errors import UserError
 from estr.evaluation.endpoint import PATIENT, ChatEndpoint, Reply, RequestRefused, Retry, ServerUnavailable
 from estr.evaluation.sample import FAILED, TOKEN_LIMIT, Sample
@@ -210,15 +211,11 @@ def _call(call: dict[str, Any]) -> tuple[Any, Any]:
     arguments = function.get("arguments")
     if isinstance(arguments, str):
         try:
-            parsed = json.loads(arguments, parse_constant=_refuse)
+            parsed = strict_json.loads(arguments)
         except (ValueError, RecursionError):
             return function.get("name"), arguments
         arguments = parsed if isinstance(parsed, dict) else arguments
     return function.get("name"), arguments
-
-
-def _refuse(name: str) -> Any:
-    raise ValueError(f"{name} is no JSON")
 
 
 def _assistant_message(reply: Reply, text: str, turn: int, outputs: int) -> tuple[dict[str, Any], list[str]]:

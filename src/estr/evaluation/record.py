@@ -31,7 +31,10 @@ class Scored:
     def from_json(cls, content: dict[str, Any]) -> "Scored":
         rest = dict(content)
         extracted, correct, judgement = (rest.pop(name) for name in ("extracted", "correct", "judgement"))
-        return cls(Sample.from_json(rest), extracted, correct, None if judgement is None else Judgement(**judgement))
+        if not isinstance(correct, bool):
+            raise TypeError("correct is true or false")
+        judged = None if judgement is None else Judgement.from_json(judgement)
+        return cls(Sample.from_json(rest), extracted, correct, judged)
 
 
 @dataclass(frozen=True)
@@ -61,6 +64,8 @@ class Record:
     def from_json(cls, content: dict[str, Any], problems: Sequence[Problem]) -> "Record":
         """Raises `KeyError`, `TypeError`, `ValueError` or `IndexError` if it is no record of `problems`."""
         position = content["index"]
+        if type(position) is not int or position < 0:
+            raise TypeError("index is a position")
         if content["problem"] != problem_hash(problems[position]):
             raise ValueError(f"not problem {position} of this evaluation set")
         return cls(position, tuple(map(Scored.from_json, content["samples"])), content["scorer"])

@@ -92,6 +92,8 @@ class _Run:
         for line in self.journal.lines[1:]:
             try:
                 record = Record.from_json(line, problems)
+                if len(record.samples) > k:
+                    raise ValueError(f"more than {k} samples")
             except (KeyError, TypeError, ValueError, IndexError) as error:
                 logger.warning("%s: what is no record of this evaluation is left out (%r)", self.journal.path, error)
                 continue

@@ -7,6 +7,7 @@ from typing import Any, Protocol
 from estr.tasks.base import Problem
 
 COMPLETED, TURN_LIMIT, TOKEN_LIMIT, FAILED = "completed", "turn_limit", "token_limit", "failed"
+LARGEST = 1 << 53  # of a count: beyond it a mean is no longer exact
 STATUSES = (COMPLETED, TURN_LIMIT, TOKEN_LIMIT, FAILED)
 
 
@@ -37,7 +38,13 @@ class Sample:
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> "Sample":
         """The inverse of `to_json`. Raises `KeyError`, `TypeError` or `ValueError` for anything else."""
-        return cls(**content | {"documents": tuple(content["documents"])})
+        documents, calls = content["documents"], content["tool_calls"]
+        numbers = [content[name] for name in ("turns", "tool_errors", "tokens")] + list(dict(calls).values())
+        if not all(type(number) is int and 0 <= number < LARGEST for number in numbers):
+            raise ValueError("turns, calls, errors and tokens are counts")
+        if not isinstance(documents, list) or not all(isinstance(text, str) for text in [content["text"], *documents]):
+            raise TypeError("text and documents are texts")
+        return cls(**content | {"documents": tuple(documents)})
 
 
 class Engine(Protocol):

@@ -24,6 +24,7 @@ from tqdm import tqdm
 
 from estr.errors import UserError
 from estr.provenance import read_json, write_json
+from estr.recorded import require_fields
 
 NOTE = "source.json"
 _CHUNK = 1 << 20
@@ -82,8 +83,8 @@ def prepare_weights(folder: Path, source: Path | None = None, origin: Origin = S
 
 def origin_of(folder: Path) -> dict[str, str]:
     """`model`, `licence`, `sha256` and `package` of a folder that `prepare_weights` made."""
-    note: dict[str, str] = read_json(folder / NOTE)
-    return note
+    path = folder / NOTE
+    return require_fields(path, read_json(path), dict.fromkeys(("model", "licence", "sha256", "package"), str))
 
 
 def _downloaded(scratch: Path, origin: Origin) -> Path:

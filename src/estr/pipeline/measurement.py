@@ -9,24 +9,32 @@ import numpy as np
 import pandas as pd
 
 from estr.errors import UserError
-from estr.provenance import check_files, read_sealed
+from estr.layout import existing
+from estr.provenance import check_files, read_json
+from estr.recorded import Kind, read_frame, require_fields
 
 COLOCATED, DISAGGREGATED = "colocated", "disaggregated"
-FIELDS: dict[str, type | tuple[type, ...]] = {
+FIELDS: dict[str, Kind] = {
     **{name: str for name in ("scale", "task", "label", "method", "title", "mode", "commit")},
     **{name: int for name in ("seed", "cores", "steps")},
-    **{name: (int, float) for name in ("tokens_per_second_per_core", "trainer_idle_fraction", "rollout_idle_fraction")},
+    **{name: float for name in ("tokens_per_second_per_core", "trainer_idle_fraction", "rollout_idle_fraction")},
+    "wall_seconds": float,
     **{name: dict for name in ("config", "machine", "settings", "staleness", "stages", "objective")},
 }
-NESTED = {
-    "config": ("train",),
-    "settings": ("warmup_steps", "staleness_threshold", "sync_interval", "slots"),
-    "staleness": ("intra_mean", "inter_mean", "intra_max", "inter_max"),
-    "stages": ("generate_seconds", "train_seconds", "sync_seconds"),
-    "objective": ("seconds_rule", "seconds_keep_all", "share_of_step"),
+NESTED: dict[str, dict[str, Kind]] = {
+    "config": {"train": dict},
+    "settings": {"warmup_steps": int, "staleness_threshold": float, "sync_interval": int, "slots": int},
+    "staleness": {name: float for name in ("intra_mean", "inter_mean", "intra_max", "inter_max")},
+    "stages": {name: float for name in ("generate_seconds", "train_seconds", "sync_seconds")},
+    "objective": {name: float for name in ("seconds_rule", "seconds_keep_all", "share_of_step")},
 }
-STEP_COLUMNS = ("step", "measured", "train_seconds", "sync_seconds", "step_seconds", "response_tokens")
-TRAJECTORY_COLUMNS = ("step", "response_tokens", "started", "finished")
+STEP_COLUMNS: dict[str, type] = {
+    "step": int,
+    "measured": bool,
+    **{name: float for name in ("train_seconds", "sync_seconds", "step_seconds", "response_tokens")},
+}
+TRAJECTORY_COLUMNS: dict[str, type] = {"step": int, "response_tokens": int, "started": float, "finished": float}
+AGAIN = "measure again"
 
 
 @dataclass(frozen=True)
@@ -71,8 +79,8 @@ def load_measurement(path: Path) -> Measurement:
     """
     record = _read_json(path / "throughput.json")
     check_files(path / "throughput.json")
-    steps = _read_parquet(path / "steps.parquet", STEP_COLUMNS).sort_values("step", ignore_index=True)
-    trajectories = _read_parquet(path / "trajectories.parquet", TRAJECTORY_COLUMNS)
+    steps = read_frame(path / "steps.parquet", STEP_COLUMNS, AGAIN).sort_values("step", ignore_index=True)
+    trajectories = read_frame(path / "trajectories.parquet", TRAJECTORY_COLUMNS, AGAIN)
     if len(trajectories) == 0 or not steps["measured"].any():
         raise UserError(f"{path}: holds no measured update; measure again")
     return Measurement(path, record, steps, trajectories)
@@ -102,32 +110,10 @@ def load_measurements(folders: Sequence[Path]) -> list[Measurement]:
 
 
 def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        record = read_sealed(path)
-    except FileNotFoundError as error:
-        raise UserError(f"{path} is missing: `estr throughput dapo_math estr`, for example, makes one") from error
-    except (OSError, ValueError) as error:
-        raise UserError(f"{path}: not readable as JSON ({error}); measure again") from error
-    for name, kind in FIELDS.items():
-        if not isinstance(record, dict) or not isinstance(record.get(name), kind):
-            raise UserError(f"{path}: field '{name}' is missing or malformed")
+    existing(path, "estr throughput dapo_math estr")
+    record = require_fields(path, read_json(path), FIELDS)
     for name, parts in NESTED.items():
-        for part in parts:
-            if part not in record[name]:
-                raise UserError(f"{path}: field '{name}.{part}' is missing")
+        require_fields(path, record[name], parts, f"{name}.")
     if record["mode"] not in (COLOCATED, DISAGGREGATED):
         raise UserError(f"{path}: mode '{record['mode']}' is neither {COLOCATED} nor {DISAGGREGATED}")
     return record
-
-
-def _read_parquet(path: Path, columns: Sequence[str]) -> pd.DataFrame:
-    try:
-        frame = pd.read_parquet(path)
-    except FileNotFoundError as error:
-        raise UserError(f"{path} is missing; measure again") from error
-    except (OSError, ValueError) as error:
-        raise UserError(f"{path}: cannot be read as parquet, perhaps truncated; measure again") from error
-    missing = [column for column in columns if column not in frame]
-    if missing:
-        raise UserError(f"{path}: lacks the columns {', '.join(missing)}")
-    return frame

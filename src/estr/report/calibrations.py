@@ -9,6 +9,7 @@ import numpy as np
 
 from estr.errors import UserError
 from estr.provenance import read_json
+from estr.recorded import require_fields
 from estr.report.labels import is_matched, matched
 from estr.report.runs import RunResult
 
@@ -52,7 +53,7 @@ def read_calibrations(paths: Sequence[Path], tasks: Sequence[str]) -> dict[str, 
 
 
 def _read(path: Path) -> MatchedBudget:
-    record = read_json(path)
+    record = require_fields(path, read_json(path), {})
     try:
         first, last = record["steps"]
         return MatchedBudget(
@@ -61,9 +62,12 @@ def _read(path: Path) -> MatchedBudget:
             tokens=int(record["tokens"]),
             steps=(int(first), int(last)),
             source_runs=tuple(record["source_runs"]),
-            rules={str(method): dict(rule) for method, rule in record["rules"].items()},
+            rules={
+                method: require_fields(path, rule, {"name": str, "achieved": float}, f"rules.{method}.")
+                for method, rule in record["rules"].items()
+            },
         )
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
         raise UserError(f"{path}: a field is missing or malformed ({error}); calibrate again") from error
 
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from estr.errors import UserError
 from estr.provenance import read_json
+from estr.recorded import require_fields
 from estr.report.labels import scored_by
 
 WithInterval = tuple[float, float, float]
@@ -51,7 +52,7 @@ def read_evaluation(path: Path) -> Evaluation:
     Raises:
         UserError: it cannot be read, a field is missing or malformed, or the counts give another avg@k.
     """
-    record = read_json(path)
+    record = require_fields(path, read_json(path), {})
     try:
         k = int(record["k"])
         warm = record["warm_start"]
@@ -72,13 +73,16 @@ def read_evaluation(path: Path) -> Evaluation:
             warm_behaviour=_behaviour(warm["agent"]) if "agent" in warm else {},
         )
         recorded = float(record[f"avg@{k}"])
-    except (KeyError, TypeError, ValueError) as error:
-        raise UserError(f"{path}: field {error} is missing or malformed; evaluate the run again") from error
+        if not (k >= 1 and isinstance(evaluation.judge, str | None)):
+            raise ValueError("k or judge")
+    except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise UserError(f"{path}: field {reason} is missing or malformed; evaluate the run again") from error
     correct = evaluation.correct
     if correct.ndim != 1 or correct.size == 0 or correct.min() < 0 or correct.max() > k:
         raise UserError(f"{path}: per_problem_correct must be a non-empty list of counts between 0 and {k}")
     average = float((evaluation.weight * correct).mean() / k)
-    if abs(average - recorded) > 1e-6:
+    if not abs(average - recorded) <= 1e-6:  # NaN is no average
         raise UserError(f"{path}: avg@{k} is {recorded}, its per-problem counts give {average}")
     return evaluation
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -10,12 +11,20 @@ from matplotlib.axes import Axes
 
 from estr.errors import UserError
 from estr.provenance import read_json
+from estr.recorded import Kind, require_fields
 from estr.report import style
 from estr.report.labels import display, order, task_name
 from estr.report.runs import format_thresholds
 from estr.report.sources import frontier_folders
 from estr.report.views import EMPTY, View, write_table
 
+FIELDS: dict[str, Kind] = {
+    **{name: str for name in ("scale", "task", "label", "axis", "commit")},
+    **{name: list for name in ("values", "probes", "seeds")},
+    **{name: (float, None) for name in ("stable_up_to", "collapses_at")},
+    "rule": dict,
+    "steps": int,
+}
 AXES = {
     "learning_rate": "largest stable learning rate",
     "inter": "largest stable inter-trajectory staleness (versions)",
@@ -31,7 +40,7 @@ def frontier_frame(folders: Sequence[Path]) -> pd.DataFrame:
     Raises:
         UserError: no search was given, or one cannot be read.
     """
-    records = [read_json(folder / "frontier.json") for folder in frontier_folders(folders)]
+    records = [_read(folder / "frontier.json") for folder in frontier_folders(folders)]
     if not records:
         raise UserError("no search was given: `estr frontier dapo_math estr --axis inter` makes one")
     records.sort(key=lambda record: (record["task"], list(AXES).index(record["axis"]), order(record["label"])))
@@ -53,6 +62,17 @@ def frontier_frame(folders: Sequence[Path]) -> pd.DataFrame:
         }
         for record in records
     )
+
+
+def _read(path: Path) -> dict[str, Any]:
+    record = require_fields(path, read_json(path), FIELDS)
+    if record["axis"] not in AXES:
+        raise UserError(f"{path}: field 'axis' is {record['axis']!r}, not one of {', '.join(AXES)}")
+    for place, value in enumerate(record["values"]):
+        require_fields(path, {f"values.{place}": value}, {f"values.{place}": float})
+    if not record["values"]:
+        raise UserError(f"{path}: field 'values' is empty")
+    return record
 
 
 def frontier_views(frame: pd.DataFrame) -> list[View]:

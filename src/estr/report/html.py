@@ -14,12 +14,13 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from estr.atomic import replacing
 from estr.errors import UserError
-from estr.provenance import read_json
+from estr.pipeline.measurement import load_measurement
 from estr.report.captions import CAPTIONS
 from estr.report.claims.outcome import VERDICTS as OUTCOMES
 from estr.report.labels import PAPER_SCALE, benchmarks, display, task_name
 from estr.report.paper import CONTRADICTIONS
 from estr.report.runs import RunResult, by_task, load_runs
+from estr.report.samples import load_sample
 from estr.report.sources import run_folders, sample_folders, throughput_folders
 from estr.report.style import PNG_DPI
 from estr.report.tables import read_table, views_of
@@ -150,7 +151,7 @@ def _scoreboard(claims: pd.DataFrame, commands: dict[str, str]) -> dict[str, Any
 
 
 def _measurement_part(folder: Path, page_folder: Path) -> dict[str, Any]:
-    record = read_json(folder / "throughput.json")
+    record = load_measurement(folder).record
     return {
         "name": f"throughput/{record['task']}/{record['label']}/seed{record['seed']}",
         "link": _link(folder / "throughput.json", page_folder),
@@ -160,13 +161,13 @@ def _measurement_part(folder: Path, page_folder: Path) -> dict[str, Any]:
 
 
 def _sample_part(folder: Path, page_folder: Path) -> dict[str, Any]:
-    record = read_json(folder / "sample.json")
-    tokens = ", ".join(f"{part['tokens']:,} {name}" for name, part in record["scenarios"].items())
+    sample = load_sample(folder)
+    tokens = ", ".join(f"{part.tokens:,} {name}" for name, part in sample.scenarios.items())
     return {
-        "name": f"samples/{record['name']}",
+        "name": f"samples/{sample.name}",
         "link": _link(folder / "sample.json", page_folder),
-        "text": f"{record['model']}: tokens {tokens}",
-        "commit": record["commit"],
+        "text": f"{sample.model}: tokens {tokens}",
+        "commit": sample.commit,
     }
 
 

@@ -12,13 +12,15 @@ from typing import Any
 
 import pandas as pd
 
+from estr.algorithm.rules import build_rule
 from estr.errors import UserError
 from estr.provenance import check_files, read_json
+from estr.recorded import Kind, read_frame, require_fields
 from estr.report.evaluations import Evaluation, read_evaluation
 from estr.report.labels import order, task_order
 
 FIRST_STEPS = 50  # the early part of a run that tables report by itself, as the paper does
-RUN_FIELDS: dict[str, type | tuple[type, ...]] = {
+RUN_FIELDS: dict[str, Kind] = {
     "run_id": str,
     "scale": str,
     "task": str,
@@ -30,25 +32,26 @@ RUN_FIELDS: dict[str, type | tuple[type, ...]] = {
     "commit": str,
     "packages": dict,
     "machine": dict,
-    "wall_seconds": (int, float),
+    "wall_seconds": float,
     "status": str,
     "steps": int,
     "rule": dict,
 }
-METRIC_COLUMNS = (
-    "step",
-    "reward",
-    "masked_fraction",
-    "masked_entropy",
-    "response_tokens",
-    "ratio_deviation",
-    "kl_to_behavior",
-    "entropy",
-)
-TOKEN_COLUMNS = (
-    *("step", "sequence", "position", "weight_version", "switch_offset"),
-    *("behavior_logprob", "target_logprob", "entropy"),
-)
+METRIC_COLUMNS: dict[str, type] = {
+    "step": int,
+    "reward": float,
+    "masked_fraction": float,
+    "masked_entropy": float,
+    "response_tokens": float,
+    "ratio_deviation": float,
+    "kl_to_behavior": float,
+    "entropy": float,
+}
+TOKEN_COLUMNS: dict[str, type] = {
+    **{name: int for name in ("step", "sequence", "position", "weight_version", "switch_offset")},
+    **{name: float for name in ("behavior_logprob", "target_logprob", "entropy")},
+}
+AGAIN = "make it again"
 
 
 @dataclass(frozen=True)
@@ -86,7 +89,8 @@ class RunResult:
     def read_tokens(self) -> pd.DataFrame:
         """Read the sampled tokens; adds log_ratio = target_logprob - behavior_logprob (nats, Eq. 7)."""
         check_files(self.path / "run.json", "tokens.parquet")
-        tokens = read_parquet(self.path / "tokens.parquet", TOKEN_COLUMNS)
+        path = self.path / "tokens.parquet"
+        tokens = read_frame(path, TOKEN_COLUMNS, AGAIN)
         tokens["log_ratio"] = tokens["target_logprob"] - tokens["behavior_logprob"]
         return tokens
 
@@ -121,18 +125,14 @@ def by_task(runs: Sequence[RunResult]) -> dict[str, list[RunResult]]:
 def load_run(path: Path) -> RunResult:
     """Load run.json and metrics.parquet of one finished run; both must be as they were written."""
     record_path = path / "run.json"
-    record = read_json(record_path)
-    for field, kind in RUN_FIELDS.items():
-        if not isinstance(record.get(field), kind):
-            raise UserError(f"{record_path}: field '{field}' is missing or malformed")
+    record = require_fields(record_path, read_json(record_path), RUN_FIELDS)
     if record["status"] != "complete":
         raise UserError(f"{record_path}: status is '{record['status']}', not 'complete'; finish the run first")
-    engine = record["config"].get("engine")
-    if not isinstance(engine, str):
-        raise UserError(f"{record_path}: field 'config.engine' is missing or malformed")
+    engine = require_fields(record_path, record["config"], {"engine": str}, "config.")["engine"]
+    _check_rule(record_path, record["rule"])
     metrics_path = path / "metrics.parquet"
     check_files(record_path, "metrics.parquet")
-    metrics = read_parquet(metrics_path, METRIC_COLUMNS).sort_values("step", ignore_index=True)
+    metrics = read_frame(metrics_path, METRIC_COLUMNS, AGAIN).sort_values("step", ignore_index=True)
     if metrics["step"].tolist() != list(range(1, record["steps"] + 1)):
         raise UserError(
             f"{metrics_path}: holds {metrics['step'].nunique()} steps in {len(metrics)} rows, "
@@ -153,15 +153,8 @@ def format_thresholds(rule: dict[str, Any]) -> str:
     )
 
 
-def read_parquet(path: Path, columns: Sequence[str]) -> pd.DataFrame:
-    """Read a table that must have these columns, and may have others."""
+def _check_rule(path: Path, rule: dict[str, Any]) -> None:
     try:
-        frame = pd.read_parquet(path)
-    except FileNotFoundError as error:
-        raise UserError(f"{path}: does not exist") from error
-    except (OSError, ValueError) as error:
-        raise UserError(f"{path}: cannot be read as parquet, perhaps truncated; make it again") from error
-    missing = [column for column in columns if column not in frame]
-    if missing:
-        raise UserError(f"{path}: lacks the columns {', '.join(missing)}")
-    return frame
+        build_rule(**rule)
+    except (TypeError, ValueError) as error:
+        raise UserError(f"{path}: field 'rule' is missing or malformed ({error})") from error

@@ -3,17 +3,21 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from estr.errors import UserError
 from estr.provenance import check_files, read_json
-from estr.report.runs import TOKEN_COLUMNS, read_parquet
+from estr.recorded import Kind, read_frame, require_fields
+from estr.report.runs import AGAIN, TOKEN_COLUMNS
 
-SAMPLE_FIELDS: dict[str, type] = {"name": str, "model": str, "licence": str, "prompts": int, "settings": dict}
-SCENARIO_FIELDS: dict[str, type] = {
+SAMPLE_FIELDS: dict[str, Kind] = {
+    **{name: str for name in ("name", "model", "licence", "commit")},
+    "prompts": int,
+    "settings": dict,
+}
+SCENARIO_FIELDS: dict[str, Kind] = {
     "description": str,
     "tokens": int,
     "behavior_dtype": str,
@@ -52,6 +56,7 @@ class Sample:
     name: str
     model: str
     licence: str
+    commit: str
     prompts: int
     group: int
     scenarios: Mapping[str, Scenario]
@@ -70,7 +75,7 @@ class Sample:
         """
         path = self.path / "tokens.parquet"
         check_files(self.path / "sample.json")
-        tokens = read_parquet(path, (*TOKEN_COLUMNS, "scenario"))
+        tokens = read_frame(path, TOKEN_COLUMNS | {"scenario": str}, AGAIN)
         tokens = tokens[tokens["scenario"] == scenario]
         expected = self.scenarios[scenario].tokens
         if len(tokens) != expected:
@@ -93,17 +98,11 @@ def load_sample(path: Path) -> Sample:
     """
     record_path = path / "sample.json"
     record = read_json(record_path)
-    _require(record_path, record, SAMPLE_FIELDS | {"scenarios": dict}, "")
-    _require(record_path, record["settings"], {"group": int}, "settings.")
+    require_fields(record_path, record, SAMPLE_FIELDS | {"scenarios": dict})
+    require_fields(record_path, record["settings"], {"group": int}, "settings.")
     scenarios = {}
     for name, fields in record["scenarios"].items():
-        _require(record_path, fields, SCENARIO_FIELDS, f"scenarios.{name}.")
+        require_fields(record_path, fields, SCENARIO_FIELDS, f"scenarios.{name}.")
         scenarios[name] = Scenario(**{field: fields[field] for field in SCENARIO_FIELDS})
     named = {field: record[field] for field in SAMPLE_FIELDS if field != "settings"}
     return Sample(path=path, group=record["settings"]["group"], scenarios=scenarios, **named)
-
-
-def _require(path: Path, record: Any, fields: Mapping[str, type], prefix: str) -> None:
-    for field, kind in fields.items():
-        if not isinstance(record, dict) or not isinstance(record.get(field), kind):
-            raise UserError(f"{path}: field '{prefix}{field}' is missing or malformed")

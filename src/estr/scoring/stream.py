@@ -1,10 +1,10 @@
 """Scoring of JSON lines: one line out for each line in, whatever comes in."""
 
 import json
-import math
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from estr import strict_json
 from estr.scoring.verdict import ScoringRule
 
 _LINE_LIMIT = 1 << 24  # bytes or characters
@@ -42,7 +42,7 @@ def _row(line: str | bytes) -> dict[str, Any]:
     if not text.strip():
         raise _Refused("blank; expected a JSON object with the keys answer and gold")
     try:
-        row = json.loads(text, parse_float=_finite, parse_constant=_finite)
+        row = strict_json.loads(text)
         json.dumps(row)  # what is nested too deeply to be written is refused here
     except RecursionError:
         raise _Refused("not valid JSON: nested too deeply") from None
@@ -62,13 +62,6 @@ def _text(line: str | bytes) -> str:
         except UnicodeDecodeError as error:
             raise _Refused(f"not UTF-8 at byte {error.start + 1}") from None
     return line.removeprefix("\ufeff")
-
-
-def _finite(literal: str) -> float:
-    value = float(literal)
-    if not math.isfinite(value):
-        raise ValueError(f"{literal[:20]} is not a finite number")
-    return value
 
 
 def _answer(row: dict[str, Any]) -> str:

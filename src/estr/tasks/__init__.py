@@ -4,8 +4,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from estr.config import parse
+from estr.config.sections import COUNTERPARTS
 from estr.errors import UserError
 from estr.provenance import read_json
+from estr.recorded import require_fields
 from estr.tasks.base import Task, TrainableFromScratch
 from estr.tasks.benchmarks import benchmark
 from estr.tasks.browsecomp_plus_laptop import BrowseCompPlusLaptop
@@ -38,11 +41,16 @@ def prepared_task(
     Raises:
         UserError: the data is missing or another task's, or there is nothing to search.
     """
-    note = read_json(data / "data.json")
+    path = data / "data.json"
+    note = require_fields(path, read_json(path), {"task": str})
     if "counterpart" in note:
         if note["task"] != name:
             raise UserError(f"{data}: holds data of {note['task']}, not of {name}")
-        return laptop_counterpart(name, note["counterpart"])
+        if name not in COUNTERPARTS:
+            raise UserError(f"{path}: there is a laptop counterpart for {', '.join(COUNTERPARTS)} only")
+        sizes = parse(COUNTERPARTS[name], note["counterpart"], f"{path}, counterpart")
+        return laptop_counterpart(name, sizes.model_dump())
+    require_fields(path, {"tools": [], **note}, {"tools": list})
     searches = search and "search" in note.get("tools", ())
     backend = open_retriever(retriever or data) if searches else None
     return benchmark(name, data, search_backend=backend, truncate=truncate)

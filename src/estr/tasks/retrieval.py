@@ -82,8 +82,11 @@ def _reading(corpus: Path) -> Iterator[None]:
 
     try:
         yield
-    except (OSError, pa.ArrowException, KeyError) as error:
-        raise UserError(f"{corpus}: not a prepared corpus ({error}); run `estr data prepare`") from error
+    except (OSError, pa.ArrowException, KeyError, ValueError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise UserError(f"{corpus}: not a prepared corpus ({reason}); run `estr data prepare`") from error
+    except UserError as error:
+        raise UserError(f"{corpus}: {error}") from error
 
 
 def _documents(corpus: Path) -> Iterator[tuple[str, str]]:

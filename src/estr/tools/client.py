@@ -1,13 +1,17 @@
 """A retriever behind HTTP: the client of `estr.tools.service`."""
 
 import time
-from typing import Any
-from urllib.parse import quote
+from collections.abc import Callable
+from typing import Any, TypeVar
+from urllib.parse import quote, urlsplit
 
+from estr import replies, strict_json
 from estr.errors import UserError
 from estr.tools.search import Hit
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0  # seconds
+_DETAIL = 300  # characters of an answer that are repeated
+Content = TypeVar("Content")
 
 
 class HttpSearch:
@@ -22,30 +26,32 @@ class HttpSearch:
         """`timeout` in seconds per try. With `check`, the service must answer its health check now."""
         import httpx
 
-        if not url.startswith(("http://", "https://")):
-            raise UserError(f"{url}: not the URL of a search service; it must start with http:// or https://")
         self._url = url.rstrip("/")
         self._retries = retries
         self._transport_error = httpx.TransportError
         # a proxy from the environment is not for a service on this machine or cluster
-        self._client = httpx.Client(base_url=self._url, timeout=timeout, trust_env=False)
+        hooks = {"response": [replies.bound]}
+        try:
+            self._client = httpx.Client(base_url=self._url, timeout=timeout, trust_env=False, event_hooks=hooks)
+            parts = urlsplit(url)
+            if parts.scheme not in ("http", "https") or not parts.hostname or parts.port == 0:
+                raise ValueError("it must start with http:// or https:// and a host")
+        except (ValueError, httpx.InvalidURL) as error:
+            raise UserError(f"{url!r}: not the URL of a search service; {' '.join(str(error).split())}") from error
         if check:
             self.health()
 
     def search(self, query: str, k: int) -> list[Hit]:
-        hits = self._json("POST", "/search", "hits", {"query": query, "k": k})
-        return [Hit(hit["docid"], hit["score"], hit["text"]) for hit in hits]
+        return self._json("POST", "/search", _hits, {"query": query, "k": k})
 
     def get(self, docid: str) -> str:
         # points escaped as well: "." and ".." would be steps in the path
-        text = self._json(
-            "GET", f"/documents/{quote(docid, safe='').replace('.', '%2E')}", "text", missing=KeyError(docid)
-        )
-        return str(text)
+        path = f"/documents/{quote(docid, safe='').replace('.', '%2E')}"
+        return self._json("GET", path, lambda answer: _text(answer["text"]), missing=KeyError(docid))
 
     def health(self) -> int:
         """Number of documents behind the service."""
-        return int(self._json("GET", "/health", "documents"))
+        return self._json("GET", "/health", lambda answer: int(answer["documents"]))
 
     def close(self) -> None:
         self._client.close()
@@ -54,40 +60,54 @@ class HttpSearch:
         self,
         method: str,
         path: str,
-        field: str,
+        read: Callable[[Any], Content],
         body: dict[str, Any] | None = None,
         missing: Exception | None = None,
-    ) -> Any:
-        """The field of a JSON answer; `missing` is what a 404 means where it has a meaning."""
+    ) -> Content:
+        """What `read` makes of a JSON answer; `missing` is what a 404 means where it has a meaning."""
         pause = _FIRST_PAUSE
         for tries_left in range(self._retries, -1, -1):
             try:
                 response = self._client.request(method, path, json=body)
             except self._transport_error as error:
                 problem = f"cannot be reached ({type(error).__name__}: {error}); is `estr search serve` running?"
+            except replies.TooLong as error:
+                raise UserError(f"{self._url}: not a search service of estr: {error}") from error
             else:
                 if response.status_code == 404 and missing is not None:
                     raise missing
                 if response.status_code < 500:
-                    return self._read(response, field)
+                    return self._read(response, read)
                 problem = f"failed with status {response.status_code} ({_detail(response)})"
             if tries_left:
                 time.sleep(pause)
                 pause = min(2 * pause, _LONGEST_PAUSE)
         raise UserError(f"{self._url}: the search service {problem}")
 
-    def _read(self, response: Any, field: str) -> Any:
+    def _read(self, response: Any, read: Callable[[Any], Content]) -> Content:
         if response.status_code != 200:
             reason = f"status {response.status_code}, {_detail(response)}"
             raise UserError(f"{self._url}: the search service refused a request ({reason})")
         try:
-            return response.json()[field]
-        except (ValueError, KeyError, TypeError) as error:
-            raise UserError(f"{self._url}: not a search service of estr (no {field!r} in its answer)") from error
+            return read(strict_json.loads(response.text))
+        except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
+            reason = " ".join(repr(error).split())[:_DETAIL]
+            raise UserError(f"{self._url}: not a search service of estr, by its answer ({reason})") from error
+
+
+def _hits(answer: Any) -> list[Hit]:
+    return [Hit(_text(hit["docid"]), float(hit["score"]), _text(hit["text"])) for hit in answer["hits"]]
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError("no text")
+    value.encode()  # half of a surrogate pair, which no tokenizer takes, is a ValueError
+    return value
 
 
 def _detail(response: Any) -> str:
     try:
-        return str(response.json()["detail"])
-    except (ValueError, KeyError, TypeError):
+        return " ".join(str(strict_json.loads(response.text)["detail"]).split())[:_DETAIL]
+    except (ValueError, KeyError, TypeError, RecursionError):
         return "no detail given"

@@ -25,6 +25,8 @@ class Documents:
         self.texts: list[str] = []
         self._positions: dict[str, int] = {}
         for row, (docid, text) in enumerate(pairs):
+            if not isinstance(docid, str) or not isinstance(text, str):
+                raise UserError(f"document {row}: docid and text must be text")
             if not docid or docid in self._positions:
                 raise UserError(f"document {row}: {'repeated' if docid else 'empty'} docid {docid!r}")
             try:
@@ -93,7 +95,7 @@ def _parse_note(folder: Path) -> dict[str, Any]:
             raise TypeError("sha256 or settings")
         if not (isinstance(note["kind"], str) and isinstance(note["documents"], int)):
             raise TypeError("kind or documents")
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise UserError(f"{path}: damaged ({error!r}); build the index again") from error
     if version != FORMAT:
         raise UserError(f"{path}: format {version!r}, this version reads {FORMAT}; build the index again")
