@@ -89,7 +89,7 @@ def load_state(folder: Path) -> TrainingState | None:
             if content["sha256"] != file_digest(path):
                 raise ValueError("checksum differs")
             tensors = load_file(path)
-        except (OSError, ValueError, KeyError) as error:
+        except (OSError, ValueError, KeyError, SafetensorError) as error:
             logger.warning("%s is damaged (%s); trying the checkpoint before it", path, error)
             continue
         return _unpack(content["step"], tensors)
