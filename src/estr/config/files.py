@@ -53,12 +53,16 @@ def read_yaml(path: Path) -> Any:
 
 
 def _read(model: type[Model], kind: str, name: str) -> Model:
+    return parse(model, read_yaml(_file(kind, name)), f"configs/{kind}/{name}.yaml")
+
+
+def _file(kind: str, name: str) -> Path:
+    """One of the files that are there: a name is looked up, never followed."""
     folder = configs_folder() / kind
-    path = folder / f"{name}.yaml"
-    if not path.is_file():
-        known = ", ".join(sorted(p.stem for p in folder.glob("*.yaml")))
-        raise UserError(f"unknown {kind[:-1]} {name!r}: {folder.name}/ has {known}")
-    return parse(model, read_yaml(path), f"configs/{kind}/{name}.yaml")
+    known = {path.stem: path for path in sorted(folder.glob("*.yaml"))}
+    if name not in known:
+        raise UserError(f"unknown {kind[:-1]} {name[:80]!r}: {folder.name}/ has {', '.join(known)}")
+    return known[name]
 
 
 @cache
@@ -73,8 +77,7 @@ def load_scale(name: str) -> ScaleConfig:
 @cache
 def load_any_scale(name: str) -> ScaleConfig | ClusterScale:
     """A scale of either engine; the key `engine` says which."""
-    path = configs_folder() / "scales" / f"{name}.yaml"
-    content = read_yaml(path) if path.is_file() else None
+    content = read_yaml(_file("scales", name))
     cluster = isinstance(content, dict) and content.get("engine") == "verl"
     return _read(ClusterScale, "scales", name) if cluster else _read(ScaleConfig, "scales", name)
 
