@@ -1,5 +1,6 @@
 import contextlib
 import os
+import secrets
 import socket
 import subprocess
 import sys
@@ -12,9 +13,35 @@ import psutil
 import pytest
 
 from tests.conftest import REPOSITORY
+from tests.security.leaks import watched
 
 ESTR = [sys.executable, "-c", "from estr.cli import main; main()"]
 ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+
+VARIABLES = (
+    "ESTR_SERVER_API_KEY",
+    "ESTR_JUDGE_API_KEY",
+    "ESTR_BROWSECOMP_PLUS_CANARY",
+    "HF_TOKEN",
+    "MLFLOW_TRACKING_USERNAME",
+    "MLFLOW_TRACKING_PASSWORD",
+    "MLFLOW_TRACKING_TOKEN",
+    "OPENAI_API_KEY",
+    "WANDB_API_KEY",
+    "RAY_AUTH_TOKEN",
+)
+RUN = "results/smoke/runs/dapo_math/estr/seed0"
+TRAINING = [
+    "data prepare dapo_math --scale smoke",
+    "pretrain dapo_math --scale smoke",
+    "track open --scale smoke --live",
+    "train dapo_math estr --scale smoke",
+    "evaluate dapo_math warm_start --scale smoke",
+    "evaluate dapo_math estr --scale smoke",
+    f"track runs {RUN} --out results/smoke/mlflow/runs.json --scale smoke",
+    f"report {RUN} --mlflow results/smoke/mlflow/runs.json --out report.html --scale smoke",
+]
+AWAY = "track open --scale smoke --results away --uri http://127.0.0.1:9"
 
 
 def free_port() -> int:
@@ -59,3 +86,34 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("checkout")
     (folder / "configs").symlink_to(REPOSITORY / "configs")
     return folder
+
+
+@pytest.fixture(scope="session")
+def keys() -> dict[str, str]:
+    return {name: f"{name[:4]}-{secrets.token_hex(12)}+/%={secrets.token_hex(4)}" for name in VARIABLES}
+
+
+@pytest.fixture(scope="session")
+def environment(keys: dict[str, str]) -> dict[str, str]:
+    return ENVIRONMENT | keys | {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0", "HF_HUB_OFFLINE": "0"}
+
+
+def estr(arguments: str, folder: Path, environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", "from estr.cli import main; main()", *arguments.split()]
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300)
+
+
+@pytest.fixture(scope="session")
+def trained(checkout: Path, environment: dict[str, str]) -> tuple[Path, list[str]]:
+    """A run of the smoke scale, from data to report, with every key set; the folder and all that was said."""
+    said = []
+    with watched() as commands:
+        for arguments in TRAINING:
+            done = estr(arguments, checkout, environment)
+            assert done.returncode == 0, done.stderr
+            said.append(done.stdout + done.stderr)
+        away = estr(AWAY, checkout, environment)
+        assert away.returncode != 0
+        said.append(away.stdout + away.stderr)
+    assert any("train dapo_math estr" in command for command in commands)
+    return checkout, [*said, *commands]

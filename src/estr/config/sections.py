@@ -2,7 +2,9 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+from estr.address import require_no_password
 
 Positive = Annotated[int, Field(gt=0)]
 Count = Annotated[int, Field(ge=0)]
@@ -249,6 +251,13 @@ class StudyConfig(Section):
     published_copies: str | None = None
     tracking_uri: str | None = None
     live_tracking: bool = False
+
+    @field_validator("tracking_uri")
+    @classmethod
+    def _holds_no_password(cls, uri: str | None) -> str | None:
+        if uri is not None:
+            require_no_password(uri)
+        return uri
 
 
 class Deviations(Section):

@@ -4,6 +4,7 @@ import time
 from typing import Any
 from urllib.parse import quote
 
+from estr.address import parse_address
 from estr.errors import UserError
 from estr.tools.search import Hit
 
@@ -21,8 +22,7 @@ class HttpSearch:
         """`timeout` in seconds per try. With `check`, the service must answer its health check now."""
         import httpx
 
-        if not url.startswith(("http://", "https://")):
-            raise UserError(f"{url}: not the URL of a search service; it must start with http:// or https://")
+        parse_address(url, "a search service asks for none")
         self._url = url.rstrip("/")
         self._retries = retries
         self._transport_error = httpx.TransportError
