@@ -13,7 +13,8 @@ class Journal:
     """One JSON object per line, in ASCII. A line counts once its newline is written.
 
     Opening drops a torn last line, so that the next line starts on its own; what was whole is in `lines`. A process
-    that is killed loses nothing; a machine that loses power loses the last second.
+    that is killed loses nothing; a machine that loses power loses the last second. A new file is for its owner alone:
+    a benchmark's questions and answers may stand in it.
 
     Raises:
         UserError: a whole line is no JSON object: another program has written here.
@@ -24,6 +25,7 @@ class Journal:
         self.lines: list[dict[str, Any]] = []
         self._synced = 0.0
         path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch(mode=0o600)
         self._file = path.open("ab")
         content = path.read_bytes()
         whole = content.rfind(b"\n") + 1
