@@ -98,22 +98,20 @@ def environment(keys: dict[str, str]) -> dict[str, str]:
     return ENVIRONMENT | keys | {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0", "HF_HUB_OFFLINE": "0"}
 
 
-def estr(arguments: str, folder: Path, environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-c", "from estr.cli import main; main()", *arguments.split()]
-    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300)
+def estr(folder: Path, environment: dict[str, str], *commands: str) -> subprocess.CompletedProcess[str]:
+    """Run commands of `estr` one after the other, in one process that has MLflow and torch loaded."""
+    code = "import sys; from estr.cli import main\nfor line in sys.argv[1:]: main(line.split(), standalone_mode=False)"
+    command = [sys.executable, "-c", code, *commands]
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=600)
 
 
 @pytest.fixture(scope="session")
 def trained(checkout: Path, environment: dict[str, str]) -> tuple[Path, list[str]]:
     """A run of the smoke scale, from data to report, with every key set; the folder and all that was said."""
-    said = []
     with watched() as commands:
-        for arguments in TRAINING:
-            done = estr(arguments, checkout, environment)
-            assert done.returncode == 0, done.stderr
-            said.append(done.stdout + done.stderr)
-        away = estr(AWAY, checkout, environment)
+        done = estr(checkout, environment, *TRAINING)
+        assert done.returncode == 0, done.stderr
+        away = estr(checkout, environment, AWAY)
         assert away.returncode != 0
-        said.append(away.stdout + away.stderr)
     assert any("train dapo_math estr" in command for command in commands)
-    return checkout, [*said, *commands]
+    return checkout, [done.stdout, done.stderr, away.stdout, away.stderr, *commands]

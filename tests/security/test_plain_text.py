@@ -118,7 +118,8 @@ def passed(
     invented.write(folder / "copies", "browsecomp_plus/corpus", invented.browsecomp_documents())
     given = environment | {"ESTR_BROWSECOMP_PLUS_CANARY": invented.CANARY}
     given["PYTHONPATH"] = f"{REPOSITORY / 'src'}:{REPOSITORY}"
-    said = [_say([sys.executable, "-c", PREPARE, DATA], folder, given)]
+    prepare = [sys.executable, "-c", PREPARE, DATA]
+    said = [_said(subprocess.run(prepare, cwd=folder, env=given, capture_output=True, text=True))]
 
     run = resolve_any("paper", "browsecomp_plus", "estr", 0)
     made = folder / PLAIN
@@ -128,22 +129,24 @@ def passed(
     write_json(made / "run.json", run_record(run, keep_rule(run), "0" * 12, 1.0, steps, None))
     with ChatServer(policy) as server, ChatServer(judge) as judging:
         command = f"evaluate --model {PLAIN}/policy --task browsecomp_plus --data {DATA} --samples 2 --out {PLAIN} "
-        said.append(_estr(command + f"--server {server.url} --judge-url {judging.url} --judge-model j", folder, given))
+        command += f"--server {server.url} --judge-url {judging.url} --judge-model j"
+        said.append(_said(estr(folder, given, command)))
     scores = json.loads((made / "evaluation.json").read_text())
     about = {"scale": "paper", "run_id": run.run_id, "steps": steps}
     write_json(made / "evaluation.json", scores | about | {"warm_start": scores})
-    for command in (
+    table, figure = "results/paper/tables/table1.csv", "figures/paper/fig06_07_reward.png"
+    made_public = estr(
+        folder,
+        given,
         "track open --scale paper",
         f"track runs {PLAIN} --out results/paper/mlflow/runs.json --scale paper",
-        f"table table1 {PLAIN} --out results/paper/tables/table1.csv",
-        f"figure fig06_07_reward {PLAIN} --out figures/paper/fig06_07_reward.png",
-        f"report {PLAIN} --table results/paper/tables/table1.csv --figure figures/paper/fig06_07_reward.png "
-        "--mlflow results/paper/mlflow/runs.json --out results/paper/report.html --scale paper",
-        "track publish --table results/paper/tables/table1.csv --figure figures/paper/fig06_07_reward.png "
-        "--report results/paper/report.html --scale paper",
-    ):
-        said.append(_estr(command, folder, given))
-    return Pass(folder, said)
+        f"table table1 {PLAIN} --out {table}",
+        f"figure fig06_07_reward {PLAIN} --out {figure}",
+        f"report {PLAIN} --table {table} --figure {figure} --mlflow results/paper/mlflow/runs.json "
+        "--out results/paper/report.html --scale paper",
+        f"track publish --table {table} --figure {figure} --report results/paper/report.html --scale paper",
+    )
+    return Pass(folder, [*said, _said(made_public)])
 
 
 EVALUATED = sorted(int(name) - 700 for name in held_out([row["query_id"] for row in invented.browsecomp_plain()]))
@@ -164,14 +167,7 @@ def judge(body: Body) -> Any:
     return completion(f"extracted_final_answer: {ANSWER}\nreasoning: {QUESTION}\ncorrect: yes\nconfidence: 90")
 
 
-def _estr(command: str, folder: Path, environment: dict[str, str]) -> str:
-    done = estr(command, folder, environment)
-    assert done.returncode == 0, done.stderr
-    return done.stdout + done.stderr
-
-
-def _say(command: list[str], folder: Path, environment: dict[str, str]) -> str:
-    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
+def _said(done: subprocess.CompletedProcess[str]) -> str:
     assert done.returncode == 0, done.stderr
     return done.stdout + done.stderr
 

@@ -52,7 +52,7 @@ def test_an_evaluation_whose_judge_repeats_the_key_leaves_it_nowhere(
         command = f"evaluate --model {RUN}/policy --data results/smoke/data/dapo_math --task dapo_math --samples 1 "
         command += f"--server {policy.url} --judge-url {judge.url} --judge-model judge --out judged"
         with watched() as commands:
-            done = estr(command, folder, environment)
+            done = estr(folder, environment, command)
         assert done.returncode == 0, done.stderr
         assert policy.keys == {f"Bearer {server_key}"} and judge.keys == {f"Bearer {judge_key}"}
     assert "refuses a response" in done.stderr and "***" in done.stderr
@@ -68,10 +68,10 @@ def test_a_server_that_wants_another_key_is_told_of_without_it(
     key = keys["ESTR_SERVER_API_KEY"]
     command = f"evaluate --model {RUN}/policy --data results/smoke/data/dapo_math --task dapo_math --out refused "
     with ChatServer(lambda body: failure(401, f"wrong key {key}")) as server:
-        done = estr(command + f"--server {server.url}", folder, environment)
+        done = estr(folder, environment, command + f"--server {server.url}")
         # a key that was copied with its line break: the HTTP library would show it
         broken = environment | {"ESTR_SERVER_API_KEY": f"{key}\nx"}
-        odd = estr(command + f"--server {server.url}", folder, broken)
+        odd = estr(folder, broken, command + f"--server {server.url}")
     assert done.returncode == 2 and "the key is read from ESTR_SERVER_API_KEY" in done.stderr
     assert odd.returncode == 2 and "ESTR_SERVER_API_KEY: the key holds a character" in odd.stderr
     assert leaks([key], folder / "refused", done.stdout, done.stderr, odd.stdout, odd.stderr) == []
@@ -109,7 +109,7 @@ def test_a_hub_that_refuses_the_token_is_told_of_without_it(
     checkout: Path, keys: dict[str, str], environment: dict[str, str], hub: str, tmp_path: Path
 ) -> None:
     given = environment | {"HF_ENDPOINT": hub, "HF_HOME": str(tmp_path)}
-    done = estr("data prepare gsm8k --scale paper --results hub", checkout, given)
+    done = estr(checkout, given, "data prepare gsm8k --scale paper --results hub")
     assert done.returncode == 2 and "cannot be had from the Hugging Face Hub" in done.stderr
     assert leaks(keys.values(), tmp_path, done.stdout, done.stderr) == []
 
