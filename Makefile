@@ -1,4 +1,5 @@
-# make reproduce | smoke | test | lint | ui      each sets up .venv first
+# make reproduce | smoke | test | lint | ui      each sets up .venv first; with LOCKED=1 from environments/laptop.lock
+# make lock | audit      pins and hashes of every package, and what is known against them
 # make cluster-env | test-cluster | test-cluster-fast      the verl engine on a CPU, in environments of its own
 PYTHON ?= python3.11
 BIN := $(CURDIR)/.venv/bin
@@ -8,14 +9,26 @@ export OMP_NUM_THREADS := 1
 CLUSTER := verl sglang-0.5.12 sglang-0.5.23
 VERL := $(CURDIR)/.venv-verl/bin/python -m pytest -p no:cacheprovider tests/cluster/verl
 
-.PHONY: setup reproduce smoke test lint ui reference clean cluster-env test-cluster test-cluster-fast
+PIP := $(BIN)/python -m pip install --quiet --no-compile
+LOCK := environments/laptop.lock
+ifdef LOCKED
+INSTALL := $(PIP) --require-hashes --requirement $(LOCK) && $(PIP) --no-deps --no-build-isolation --editable .
+else
+INSTALL := $(PIP) --editable ".[dev]"
+endif
+TOOLS := $(CURDIR)/.venv-tools
+# where uv finds the CPU build of torch: a folder of wheels, or PyTorch's own index
+UV_FIND_LINKS ?= $(PIP_FIND_LINKS)
+TORCH := $(if $(UV_FIND_LINKS),--find-links $(UV_FIND_LINKS) --no-emit-find-links,--torch-backend cpu)
+
+.PHONY: setup reproduce smoke test lint ui reference lock audit clean cluster-env test-cluster test-cluster-fast
 .DEFAULT_GOAL := reproduce
 
 setup: .venv/installed
 
 .venv/installed: pyproject.toml
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --no-compile --editable ".[dev]"
+	$(INSTALL)
 	touch $@
 
 # Table 1 first
@@ -65,5 +78,21 @@ ui: setup
 reference: setup
 	snakemake docs/results/laptop/README.md --forcerun reference
 
+$(TOOLS)/installed:
+	$(PYTHON) -m venv $(TOOLS)
+	$(TOOLS)/bin/python -m pip install --quiet uv==0.13.9 pip-audit==2.10.1
+	touch $@
+
+# what is in the lock already stays, as far as pyproject.toml allows
+lock: $(TOOLS)/installed
+	echo "torch==2.13.0+cpu" | $(TOOLS)/bin/uv pip compile pyproject.toml --extra dev --override - $(TORCH) \
+		--python-version 3.11 --python-platform x86_64-manylinux_2_28 --generate-hashes \
+		--quiet --no-annotate --no-header --no-emit-index-url --output-file $(LOCK)
+
+# strict: a package that nobody knew about is a failure, not a pass; the advisories are those of torch's plain version
+audit: $(TOOLS)/installed
+	sed 's/+cpu//' $(LOCK) > $(TOOLS)/locked.txt
+	$(TOOLS)/bin/pip-audit --strict --disable-pip --no-deps --requirement $(TOOLS)/locked.txt --format markdown --aliases
+
 clean:
-	rm -rf .venv .venv-verl .venv-sglang-* results figures logs .snakemake
+	rm -rf .venv .venv-verl .venv-sglang-* .venv-tools results figures logs .snakemake

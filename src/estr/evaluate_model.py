@@ -14,6 +14,7 @@ from estr.layout import existing
 from estr.lock import only_writer
 from estr.tasks import prepared_task
 from estr.tasks.base import Problem
+from estr.tasks.retrieval import is_service
 
 RESPONSE_TOKENS = {"browsecomp_plus": 32768, "gsm8k": 8192, "dapo_math": 12288, "search_r1": 4096}
 """What the policy may write in a dialogue: the paper's Table 3; Search-R1's is not reported."""
@@ -54,6 +55,8 @@ def evaluate_model(request: Request) -> dict[str, Any]:
         raise UserError(
             "the embedded engine samples from the whole distribution: --temperature 0 and --top-p need --server"
         )
+    if request.retriever is not None:
+        is_service(request.retriever)  # refuses a key in the address, which is recorded even if nothing is searched
     made_by = f"estr data prepare {request.task} --scale paper"
     problems = read_problems(existing(request.data / "eval.parquet", made_by))
     weights = fingerprint(request.model)

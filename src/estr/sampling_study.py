@@ -98,4 +98,4 @@ def _tokenizer(weights: Path) -> Any:
         from transformers import AutoTokenizer
     except ImportError as error:
         raise UserError(f"the language model needs {error.name}: run `make setup`") from error
-    return AutoTokenizer.from_pretrained(weights)
+    return AutoTokenizer.from_pretrained(weights, trust_remote_code=False)

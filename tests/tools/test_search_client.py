@@ -120,7 +120,7 @@ def test_no_service_at_the_url() -> None:
 
 @pytest.mark.parametrize("url", ["", "localhost:8000", "ftp://localhost", "http"])
 def test_what_is_no_url_is_refused(url: str) -> None:
-    with pytest.raises(UserError, match="not the URL of a search service"):
+    with pytest.raises(UserError, match="no address of a server"):
         HttpSearch(url)
 
 

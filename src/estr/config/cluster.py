@@ -1,11 +1,17 @@
 """What a scale of the verl engine says, and one resolved, hashed `ClusterRun` per run of it."""
 
-from typing import Annotated, Any, ClassVar, Literal
+import re
+from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
+from estr.address import parse_address
 from estr.config.identity import Identity
 from estr.config.sections import Count, EvaluationSettings, Positive, Section, Share
+from estr.errors import UserError
+
+SECRET_NAME = re.compile(r"(^|_)(KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS?)(_|$)", re.IGNORECASE)
+"""Variables that hold a key by their name: WANDB_API_KEY, HF_TOKEN."""
 
 
 class Parallelism(Section):
@@ -133,3 +139,17 @@ class Site(Section):
     interface: str | None
     environment: dict[str, str]
     verl_settings: list[str]
+
+    @model_validator(mode="after")
+    def _holds_no_key(self) -> Self:
+        """The file is in git, and what it says is shown on command lines."""
+        services = [where for where in self.retrievers.values() if "://" in where]
+        for url in filter(None, (self.judge_url, *services)):
+            parse_address(url, "configs/site.yaml is in git; the judge's is read from ESTR_JUDGE_API_KEY")
+        for name in self.environment:
+            if SECRET_NAME.search(name):
+                raise UserError(
+                    f"configs/site.yaml: key 'environment' holds {name}, and the file is in git: set it where you call "
+                    "snakemake, jobs get it from there"
+                )
+        return self

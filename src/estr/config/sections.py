@@ -2,7 +2,9 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+from estr.address import require_no_password
 
 _LARGEST = 2**63 - 1  # what arrays and random generators take
 Positive = Annotated[int, Field(gt=0, le=_LARGEST)]
@@ -250,6 +252,13 @@ class StudyConfig(Section):
     published_copies: str | None = None
     tracking_uri: str | None = None
     live_tracking: bool = False
+
+    @field_validator("tracking_uri")
+    @classmethod
+    def _holds_no_password(cls, uri: str | None) -> str | None:
+        if uri is not None:
+            require_no_password(uri)
+        return uri
 
 
 class Deviations(Section):

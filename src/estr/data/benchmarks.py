@@ -102,6 +102,8 @@ def prepare_benchmark(
             )
         if name == "browsecomp_plus":
             note |= {"split_note": SPLIT_NOTE, "warning": WARNING}
+            for split in ("train", "eval"):
+                (staged / f"{split}.parquet").chmod(0o600)
         if name == "gsm8k" and oracle:
             note["oracle_note"] = ORACLE_NOTE
         write_json(staged / "data.json", note | {"files": file_digests(staged, ["*.parquet"])})

@@ -12,6 +12,7 @@ A copy is streamed, so that nothing of it enters the cache of `datasets`.
 
 import glob
 import os
+import re
 import tarfile
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -179,6 +180,7 @@ def _find(source: Source, folder: Path) -> tuple[list[Path], str | None]:
         for pattern in source.files:
             files = sorted(file for file in base.glob(pattern) if file.is_file())
             if files:
+                _require_inside(files, folder)
                 return files, base.name if base.parent.parent == cache else None
     wanted = " or ".join(source.files)
     raise UserError(
@@ -187,11 +189,22 @@ def _find(source: Source, folder: Path) -> tuple[list[Path], str | None]:
     )
 
 
+def _require_inside(files: list[Path], folder: Path) -> None:
+    """A Hub cache is full of links, but they stay inside it."""
+    root = folder.resolve()
+    for file in files:
+        if not file.resolve().is_relative_to(root):
+            raise UserError(f"{file}: leads out of {folder}, to {file.resolve()}; pass --from the folder that holds it")
+
+
 def _snapshots(cache: Path) -> list[Path]:
     """The snapshot that the branch main of a Hub cache points to; all, if it has no such reference."""
     main = cache / "refs" / "main"
     if main.is_file():
-        return [cache / "snapshots" / main.read_text().strip()]
+        commit = main.read_text().strip()
+        if not re.fullmatch("[0-9a-f]+", commit):
+            raise UserError(f"{main}: holds no commit; make the copy again")
+        return [cache / "snapshots" / commit]
     return sorted((cache / "snapshots").glob("*"))
 
 

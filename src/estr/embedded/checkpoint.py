@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
@@ -95,7 +96,7 @@ def load_state(folder: Path) -> TrainingState | None:
         try:
             check_files(note)
             return _read(note, read_json(note)["step"])
-        except (UserError, KeyError, OSError, ValueError) as error:
+        except (UserError, KeyError, OSError, ValueError, SafetensorError) as error:
             logger.warning("the checkpoint %s is damaged (%s); trying the one before it", note, error)
     if notes:
         raise UserError(f"{folder}: every checkpoint is damaged; delete it to start this run over")

@@ -36,7 +36,7 @@ class ChatTokenizer:
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
-        self._template = jinja2.Environment(autoescape=False).from_string(CHAT_TEMPLATE)
+        self._template = jinja2.Environment(autoescape=False).from_string(CHAT_TEMPLATE)  # noqa: S701 - text, no HTML
         vocabulary = sorted(tokenizer.get_vocab().items(), key=lambda item: item[1])
         self.pad_id, self.end_id = (tokenizer.get_vocab()[mark] for mark in (PAD, END))
         self._words = ["" if word in (PAD, START, END) else word for word, _ in vocabulary]

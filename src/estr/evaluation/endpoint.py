@@ -4,14 +4,15 @@ import json
 import logging
 import os
 import random
+import re
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
-from urllib.parse import urlsplit
 
 from estr import replies, strict_json
+from estr.address import parse_address
 from estr.errors import UserError
 
 NO_KEY = "EMPTY"  # what servers without keys are given by convention
@@ -19,6 +20,7 @@ REFUSED = (400, 413, 422)
 """Statuses by which a server says that this one request does not suit it (too long, for example)."""
 _AGAIN = (408, 409, 425, 429, 502, 503, 504)
 _DETAIL = 300  # characters of a server's error message that are repeated
+_TELLING = 5  # words
 _LONGEST_RETRY_AFTER_S = 120.0
 _CONNECT_S = 10.0
 Content = TypeVar("Content")
@@ -77,11 +79,12 @@ class ChatEndpoint:
     """Sends chats to `model` at `url` (with or without /v1); usable from many threads.
 
     The key comes from the environment variable `key_variable`; it goes into the Authorization header and nowhere
-    else: in a server's error messages it is struck out. `optional` are request fields that some servers do not
-    know; those that this server refuses are found out once, warned of, and left out.
+    else: in what the server answers it is struck out. A message that repeats what was sent is not shown. `optional`
+    are request fields that some servers do not know; those that this server refuses are found out once, warned of,
+    and left out.
 
     Raises:
-        UserError: a malformed address, or a key inside it.
+        UserError: a malformed address or key, or a key inside the address.
     """
 
     def __init__(
@@ -98,7 +101,7 @@ class ChatEndpoint:
 
         self.url, host = _base_url(url, key_variable)
         self.model = model
-        self._key = os.environ.get(key_variable) or NO_KEY
+        self._key = _read_key(key_variable)
         self._key_variable = key_variable
         self._retry = retry
         self._optional = dict(optional or {})
@@ -207,14 +210,15 @@ class ChatEndpoint:
         except replies.TooLong as error:
             raise _Again(str(error), patient=False) from None
         except openai.APIStatusError as error:
-            raise self._fault(error.status_code, error.response.text, error.response.headers) from None
+            raise self._fault(error.status_code, error.response.text, error.response.headers, body) from None
         try:
-            return read(_without_half_pairs(strict_json.loads(text)))
+            return read(_without_half_pairs(strict_json.loads(self._struck(text))))
         except (ValueError, KeyError, IndexError, TypeError, AttributeError, RecursionError):
             raise _Again("an answer that is not of the protocol", patient=False) from None
 
-    def _fault(self, status: int, text: str, headers: Mapping[str, str]) -> Exception:
-        detail = f"{status}: {self._clean(text)}"
+    def _fault(self, status: int, text: str, headers: Mapping[str, str], body: Any) -> Exception:
+        repeated = body is not None and _repeats(text, body["messages"])
+        detail = f"{status}: {'its message repeats the request' if repeated else self._clean(text)}"
         if status in _AGAIN:
             return _Again(detail, patient=True, wait_s=_seconds(headers.get("retry-after", "")))
         if status >= 500:
@@ -225,22 +229,35 @@ class ChatEndpoint:
         return UserError(f"{self.url}: the server answered {detail} ({hint})")
 
     def _clean(self, text: str) -> str:
-        text = text.replace(self._key, "***") if self._key != NO_KEY else text
-        return " ".join(text.split())[:_DETAIL]
+        return " ".join(self._struck(text).split())[:_DETAIL]
+
+    def _struck(self, text: str) -> str:
+        return text.replace(self._key, "***") if self._key != NO_KEY else text
+
+
+def _repeats(text: str, messages: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether `text` holds `_TELLING` words in a row of a message: a benchmark's questions stay out of logs."""
+
+    def passages(part: str) -> set[tuple[str, ...]]:
+        words = re.findall(r"\w+", part)
+        return set(zip(*(words[start:] for start in range(_TELLING)), strict=False))
+
+    sent = [str(message.get("content") or "") for message in messages]
+    return not passages(text).isdisjoint(set[tuple[str, ...]]().union(*map(passages, sent)))
 
 
 def _base_url(url: str, key_variable: str) -> tuple[str, str]:
-    try:
-        parts = urlsplit(url)
-        host, _ = parts.hostname, parts.port
-    except ValueError as error:
-        raise UserError(f"{url!r} is no address of a server ({error})") from error
-    if parts.username is not None or parts.query:
-        raise UserError(f"a server's address holds no key: put it into the environment variable {key_variable}")
-    if parts.scheme not in ("http", "https") or not host:
-        raise UserError(f"{url!r} is no address of a server; it looks like http://127.0.0.1:30000")
+    parts = parse_address(url, f"put it into the environment variable {key_variable}")
     path = parts.path.rstrip("/").removesuffix("/chat/completions") or "/v1"
-    return f"{parts.scheme}://{parts.netloc}{path}", host
+    return f"{parts.scheme}://{parts.netloc}{path}", str(parts.hostname)
+
+
+def _read_key(variable: str) -> str:
+    """Without the line break that a file or a copied key ends with; an HTTP error would show a key that has one."""
+    key = os.environ.get(variable, "").strip()
+    if not (key.isascii() and key.isprintable()):
+        raise UserError(f"{variable}: the key holds a character that no HTTP header can carry; set it again")
+    return key or NO_KEY
 
 
 def _read_reply(content: Any) -> Reply:

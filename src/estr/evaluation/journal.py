@@ -19,7 +19,7 @@ class Journal:
 
     Opening drops a torn last line, so that the next line starts on its own; what was whole is in `lines`. A damaged
     line is reported and left out: what it held is missing. A process that is killed loses nothing; a machine that loses
-    power loses the last second.
+    power loses the last second. A new file is for its owner alone: a benchmark's questions and answers may stand in it.
 
     Raises:
         UserError: no line is a JSON object: another program has written here.
@@ -30,6 +30,7 @@ class Journal:
         self.lines: list[dict[str, Any]] = []
         self._synced = 0.0
         path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch(mode=0o600)
         self._file = path.open("ab", buffering=0)
         content = path.read_bytes()
         self._size = content.rfind(b"\n") + 1

@@ -19,6 +19,7 @@ from estr.tasks.base import Problem, Task
 JUDGED_OFFLINE = "browsecomp_plus_exact"
 """The rule of the benchmark whose protocol asks for a judge: its offline form is shown as one."""
 MODEL_FILES = ("*.safetensors", "config.json", "generation_config.json", "tokenizer*.json", "chat_template.*")
+PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
 logger = logging.getLogger(__name__)
 
 
@@ -96,11 +97,20 @@ def served_model(server: str, model: Path, timeout_s: float = 60.0, retry: Retry
     raise UserError(f"{server}: serves {', '.join(names) or 'no model'}; none is {model} or has its name")
 
 
+def require_safetensors(model: Path) -> None:
+    """Raises `UserError` for a folder without weights, or with pickled ones: loading those could run anything."""
+    if any(model.glob("*.safetensors")):
+        return
+    pickles = sorted(file for ending in PICKLES for file in model.glob(f"*{ending}"))
+    if pickles:
+        raise UserError(f"{pickles[0]}: weights in a pickle are not loaded; convert them to safetensors")
+    raise UserError(f"{model}: no model folder, it holds no .safetensors file")
+
+
 def fingerprint(model: Path) -> str:
     """SHA-256 over the weights, configuration and tokenizer of a model folder."""
+    require_safetensors(model)
     files = sorted({file for pattern in MODEL_FILES for file in model.glob(pattern)})
-    if not any(file.suffix == ".safetensors" for file in files):
-        raise UserError(f"{model}: no model folder, it holds no .safetensors file")
     total = hashlib.sha256()
     for file in files:
         with file.open("rb") as content:

@@ -151,7 +151,13 @@ def _dequantise(gguf: Path, folder: Path) -> None:
         raise UserError(f"reading GGUF files needs {error.name}: run `make setup`") from error
     # without dequantize=True the weights stay packed
     model: torch.nn.Module = AutoModelForCausalLM.from_pretrained(
-        gguf.parent, gguf_file=gguf.name, dtype=torch.float32, quantization_config=GgufConfig(dequantize=True)
+        gguf.parent,
+        gguf_file=gguf.name,
+        dtype=torch.float32,
+        quantization_config=GgufConfig(dequantize=True),
+        use_safetensors=True,
+        trust_remote_code=False,
     )
     model.to(torch.bfloat16).save_pretrained(folder)  # type: ignore[operator]
-    AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name).save_pretrained(folder)
+    tokenizer = AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name, trust_remote_code=False)
+    tokenizer.save_pretrained(folder)

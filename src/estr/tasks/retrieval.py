@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from estr.address import parse_address
 from estr.errors import UserError
 from estr.tools.bm25 import BM25Index
 from estr.tools.search import SearchBackend, SearchIndex
@@ -26,8 +27,11 @@ def require(backend: SearchBackend | None, task: str) -> SearchBackend:
 
 
 def is_service(where: str | Path) -> bool:
-    """True for the URL of a search service, False for a path."""
-    return str(where).startswith(("http://", "https://"))
+    """True for the URL of a search service, False for a path. Raises `UserError` for a URL that holds a key."""
+    if not str(where).startswith(("http://", "https://")):
+        return False
+    parse_address(str(where), "a search service asks for none")
+    return True
 
 
 def open_retriever(where: str | Path) -> SearchBackend:

@@ -3,9 +3,10 @@
 import time
 from collections.abc import Callable
 from typing import Any, TypeVar
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
 
 from estr import replies, strict_json
+from estr.address import parse_address
 from estr.errors import UserError
 from estr.tools.search import Hit
 
@@ -26,6 +27,7 @@ class HttpSearch:
         """`timeout` in seconds per try. With `check`, the service must answer its health check now."""
         import httpx
 
+        parse_address(url, "a search service asks for none")
         self._url = url.rstrip("/")
         self._retries = retries
         self._transport_error = httpx.TransportError
@@ -33,9 +35,6 @@ class HttpSearch:
         hooks = {"response": [replies.bound]}
         try:
             self._client = httpx.Client(base_url=self._url, timeout=timeout, trust_env=False, event_hooks=hooks)
-            parts = urlsplit(url)
-            if parts.scheme not in ("http", "https") or not parts.hostname or parts.port == 0:
-                raise ValueError("it must start with http:// or https:// and a host")
         except (ValueError, httpx.InvalidURL) as error:
             raise UserError(f"{url!r}: not the URL of a search service; {' '.join(str(error).split())}") from error
         if check:

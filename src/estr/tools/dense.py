@@ -52,9 +52,11 @@ class Qwen3Encoder:
         self._max_tokens = max_tokens
         dtype = torch.float32 if self._device == "cpu" else torch.float16
         try:
-            self._tokenizer: Any = transformers.AutoTokenizer.from_pretrained(model)
+            self._tokenizer: Any = transformers.AutoTokenizer.from_pretrained(model, trust_remote_code=False)
             # safetensors only: other weight files are pickles
-            loaded: Any = transformers.AutoModel.from_pretrained(model, dtype=dtype, use_safetensors=True)
+            loaded: Any = transformers.AutoModel.from_pretrained(
+                model, dtype=dtype, use_safetensors=True, trust_remote_code=False
+            )
         except (OSError, ValueError) as error:
             reason = str(error).strip().split("\n")[0]
             raise UserError(f"{model}: not an embedding model that transformers can read ({reason})") from error

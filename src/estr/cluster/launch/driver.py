@@ -36,6 +36,7 @@ from estr.cluster.launch.export import export, last_sign_of, last_update, metric
 from estr.cluster.launch.server import search_service, stop, tail
 from estr.config import ClusterRun, Site, keep_rule
 from estr.errors import UserError
+from estr.evaluation.standalone import require_safetensors
 from estr.layout import Layout, existing
 from estr.lock import only_writer
 from estr.machine_load import LoadLog
@@ -105,7 +106,9 @@ def model_folder(config: ClusterRun, site: Site) -> Path:
     """The policy that a run starts from: a folder, or the model's folder below the site's."""
     given = Path(config.policy.model)
     path = given if given.is_absolute() else Path(site.models) / given
-    return existing(path / "config.json", f"estr cluster model {config.policy.model}").parent.resolve()
+    folder = existing(path / "config.json", f"estr cluster model {config.policy.model}").parent.resolve()
+    require_safetensors(folder)
+    return folder
 
 
 def _place(layout: Layout, config: ClusterRun, site: Site, folder: Path) -> Place:
