@@ -67,6 +67,7 @@ def train(layout: Layout, config: RunConfig) -> None:
     with only_writer(folder):
         if not is_complete(folder, key):
             _train(layout, config, key, folder)
+        shutil.rmtree(folder / "state", ignore_errors=True)
 
 
 def _train(layout: Layout, config: RunConfig, key: str, folder: Path) -> None:
@@ -91,7 +92,6 @@ def _train(layout: Layout, config: RunConfig, key: str, folder: Path) -> None:
     record = run_record(config, rule, key, seconds, config.train.steps, mlflow_run, folder)
     write_json(folder / "run.json", record)
     _attempt(tracker, partial(RunTracker.finish, folder=folder))
-    shutil.rmtree(folder / "state", ignore_errors=True)
 
 
 def open_trainer(layout: Layout, config: RunConfig, folder: Path, state: Path) -> Trainer:
