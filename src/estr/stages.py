@@ -61,6 +61,7 @@ def train(layout: Layout, config: RunConfig) -> None:
     with only_writer(folder):
         if not is_complete(folder, key):
             _train(layout, config, key, folder)
+        shutil.rmtree(folder / "state", ignore_errors=True)
 
 
 def _train(layout: Layout, config: RunConfig, key: str, folder: Path) -> None:
@@ -82,7 +83,6 @@ def _train(layout: Layout, config: RunConfig, key: str, folder: Path) -> None:
     record = run_record(config, trainer.rule, key, seconds, config.train.steps, follower.run_id, folder)
     write_json(folder / "run.json", record)
     follower.finish(folder)
-    shutil.rmtree(folder / "state", ignore_errors=True)
 
 
 def open_trainer(layout: Layout, config: RunConfig, folder: Path, state: Path) -> Trainer:
