@@ -55,18 +55,18 @@ def test_what_slurm_says_of_other_vendors_is_dropped(monkeypatch: pytest.MonkeyP
 
 
 def test_the_end_of_the_job_is_told_to_verl() -> None:
-    end, told = {"SLURM_JOB_END_TIME": "1790000000"}, "MLP_CURRENT_CAPACITY_BLOCK_EXPIRATION_TIMESTAMP"
+    end, told = {"SLURM_JOB_END_TIME": "1790000000"}, "SAGEMAKER_CURRENT_CAPACITY_BLOCK_EXPIRATION_TIMESTAMP"
     assert job_environment(end)[told] == "1790000000"
     assert job_environment(end | {told: "1"})[told] == "1"
     assert told not in job_environment({})
 
 
 def test_the_margin_before_the_end_spans_a_weight_version() -> None:
-    """verl looks once per version; an update is reckoned to take up to a hundredth of the wall time."""
+    """verl looks once per version; an update is reckoned to take up to a fiftieth of the wall time."""
     run, site = resolve_any("paper", "gsm8k", "async", 0), load_site()
     assert isinstance(run, ClusterRun) and (run.resources.hours, run.train.sync_interval) == (24, 4)
     place = Place(Path("/model"), Path("/data"), Path("/state"))
-    assert "trainer.esi_redundant_time=3456" in verl_command(run, place, site, tools=False).settings
+    assert "trainer.esi_redundant_time=6912" in verl_command(run, place, site, tools=False).settings
 
 
 def test_rays_secret_is_the_runs_own(tmp_path: Path) -> None:

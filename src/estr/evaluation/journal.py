@@ -28,7 +28,7 @@ class Journal:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.lines: list[dict[str, Any]] = []
-        self._synced = 0.0
+        self._synced, self._on_disk = 0.0, True
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch(mode=0o600)
         self._file = path.open("ab", buffering=0)
@@ -59,6 +59,7 @@ class Journal:
             while written < len(line):
                 written += self._file.write(line[written:])
             self._size += len(line)
+            self._on_disk = False
             if time.monotonic() - self._synced > 1:
                 self._sync()
         except OSError as error:
@@ -66,10 +67,10 @@ class Journal:
             raise named(error, self.path) from error
 
     def close(self) -> None:
-        if not self._file.closed:
+        if not self._on_disk:
             self._sync()
         self._file.close()
 
     def _sync(self) -> None:
         os.fsync(self._file.fileno())
-        self._synced = time.monotonic()
+        self._synced, self._on_disk = time.monotonic(), True

@@ -144,9 +144,9 @@ def test_a_checkpoint_is_saved_before_the_job_ends(workspace: Path) -> None:
     path = workspace / "configs" / "scales" / "cpu.yaml"
     scale = yaml.safe_load(path.read_text())
     scale["train"]["save_every"] = 1000
-    scale["resources"]["hours"] = 50
+    scale["resources"]["hours"] = 25
     path.write_text(yaml.safe_dump(scale))
-    end = {"SLURM_JOB_END_TIME": str(int(time.time()) + 3000)}  # less than two hundredths of 50 hours
+    end = {"SLURM_JOB_END_TIME": str(int(time.time()) + 3000)}  # less than two fiftieths of 25 hours
     nodes = [start(workspace, rank, "async", ESTR_TEST_TOKEN_SECONDS="0.05", **end) for rank in (0, 1)]
     checkpoints = run_folder(workspace, "async") / "state" / "checkpoints"
     deadline = time.monotonic() + 400

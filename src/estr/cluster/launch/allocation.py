@@ -71,8 +71,11 @@ OTHER_VENDORS = ("ROCR_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL", "ZE_AFFINITY_MASK
 """Slurm sets these beside CUDA_VISIBLE_DEVICES, whatever the GPUs are; verl refuses to start where both are set."""
 
 
-EXPIRATION = "MLP_CURRENT_CAPACITY_BLOCK_EXPIRATION_TIMESTAMP"
-"""When this machine will be taken away, in seconds since the epoch: verl's trainer saves a checkpoint before."""
+EXPIRATION = "SAGEMAKER_CURRENT_CAPACITY_BLOCK_EXPIRATION_TIMESTAMP"
+"""When this machine will be taken away, in seconds since the epoch: verl's asynchronous trainer saves before.
+
+verl reads that of another cloud too (MLP_...), but there it waits for a duration which this trainer never takes.
+"""
 
 
 def job_environment(environment: Mapping[str, str] = os.environ) -> dict[str, str]:

@@ -226,8 +226,8 @@ def _asynchronous(run: ClusterRun) -> Settings:
     yield "async_training.require_batches", 1
     yield "async_training.partial_rollout", train.partial_rollout
     yield "trainer.nnodes", resources.train_nodes
-    # near the job's end every version is saved: soon enough, if an update takes up to a hundredth of the wall time
-    yield "trainer.esi_redundant_time", resources.hours * 36 * train.sync_interval
+    # near the job's end every version is saved: soon enough, if an update takes up to a fiftieth of the wall time
+    yield "trainer.esi_redundant_time", resources.hours * 72 * train.sync_interval
     yield "rollout.nnodes", resources.rollout_nodes
     yield "rollout.n_gpus_per_node", resources.gpus_per_node
     yield "rollout.total_rollout_steps", train.steps * train.prompts
