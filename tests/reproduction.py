@@ -40,12 +40,12 @@ def free_port() -> int:
 
 
 @contextmanager
-def mlflow_server(folder: Path, port: int) -> Iterator[str]:
+def mlflow_server(folder: Path, port: int, host: str = "127.0.0.1") -> Iterator[str]:
     """`estr ui` in a checkout; its address once it answers."""
-    address = f"http://127.0.0.1:{port}"
+    address = f"http://{host}:{port}"
     with (folder / "server.log").open("a") as log:
         server = subprocess.Popen(
-            [str(BIN / "estr"), "ui", "--port", str(port)],
+            [str(BIN / "estr"), "ui", "--port", str(port), "--host", host],
             cwd=folder,
             env=ENVIRONMENT,
             stdout=log,

@@ -1,7 +1,10 @@
 """Opening the store: by many at once, again, and behind a server."""
 
+import socket
 import sqlite3
 import subprocess
+import urllib.error
+import urllib.request
 
 import pytest
 from mlflow.tracking import MlflowClient
@@ -10,7 +13,7 @@ from estr.errors import UserError
 from estr.layout import Layout
 from estr.provenance import write_json
 from estr.tracking import Catalogue, Study, open_study
-from tests.reproduction import BIN, REPOSITORY
+from tests.reproduction import BIN, REPOSITORY, free_port, mlflow_server
 
 
 @pytest.mark.slow
@@ -61,3 +64,21 @@ def test_views_are_printed_as_links(layout: Layout, catalogue: Catalogue) -> Non
     place = study.chapter("main_results").experiment_id
     link = f"http://127.0.0.1:5000/#/experiments/{place}/runs?viewStateShareKey=estr-icepop-gsm8k"
     assert f"Compare ESTR and IcePop on GSM8K\n  {link}\n" in done.stdout
+
+
+@pytest.mark.slow
+def test_a_server_for_a_cluster_answers_to_its_own_names_alone(layout: Layout) -> None:
+    layout.results.mkdir()
+    port = free_port()
+    with mlflow_server(layout.results.parent, port, "127.0.0.2") as address:
+        assert MlflowClient(address).get_experiment_by_name("Default") is not None
+        search = f"{address}/api/2.0/mlflow/experiments/search?max_results=1"
+        for name, allowed in ((f"127.0.0.2:{port}", True), (socket.gethostname(), True), ("elsewhere.example", False)):
+            request = urllib.request.Request(search, headers={"Host": name})
+            try:
+                with urllib.request.urlopen(request, timeout=60) as answer:
+                    status = answer.status
+            except urllib.error.HTTPError as error:
+                status = error.code
+            assert (status == 200) is allowed, (name, status)
+    assert "asks for no password" in (layout.results.parent / "server.log").read_text()

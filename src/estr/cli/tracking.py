@@ -1,6 +1,7 @@
 """`estr track`, `estr ui`: MLflow as the lab book."""
 
 import os
+import socket
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from estr.tracking import Study
 
 SERVER_PROCESSES = 2
+LOOPBACK = ("127.0.0.1", "localhost")
 
 
 @main.group()
@@ -131,5 +133,11 @@ def ui(port: int, host: str, results: Path) -> None:
     command = ["-m", "mlflow", "server", "--host", host, "--port", str(port)]
     command += ["--backend-store-uri", default_uri(results), "--workers", str(SERVER_PROCESSES)]
     command += ["--artifacts-destination", (results / "mlartifacts").resolve().as_uri()]
+    if host not in LOOPBACK:
+        names = dict.fromkeys((host, socket.gethostname(), socket.getfqdn(), *LOOPBACK))
+        command += ["--allowed-hosts", ",".join(f"{name},{name}:{port}" for name in names)]
+        click.echo(
+            f"everybody who reaches {host}:{port} can read and change the store: it asks for no password", err=True
+        )
     os.environ |= {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "MLFLOW_DISABLE_TELEMETRY": "true"}
     os.execv(sys.executable, [sys.executable, *command])
