@@ -189,3 +189,9 @@ def test_long_expressions(part: str) -> None:
 def test_powers_are_bounded(expression: str) -> None:
     result = BOX.run(ToolCall("calculator", {"expression": expression}))
     assert result.error or len(result.content) < 60
+
+
+@pytest.mark.parametrize("expression", ["9 " + "9" * 900, "(1)" + "9" * 900, "1,0" + "9" * 900])
+def test_an_error_repeats_no_long_number(expression: str) -> None:
+    result = BOX.run(ToolCall("calculator", {"expression": expression}))
+    assert result.error and len(result.content) < 100

@@ -92,7 +92,7 @@ class _Parser:
             raise ToolError("the expression is empty")
         value = self._sum()
         if self._tokens[self._next] != _END:
-            raise ToolError(f"unexpected {self._tokens[self._next]!r}")
+            raise ToolError(f"unexpected {self._tokens[self._next][:40]!r}")
         return value
 
     def _sum(self) -> _Number:
@@ -157,7 +157,7 @@ class _Parser:
         if token == _END:
             raise ToolError("the expression is incomplete")
         if not _starts_operand(token):
-            raise ToolError(f"unexpected {token!r}")
+            raise ToolError(f"unexpected {token[:40]!r}")
         return _read_number(token)
 
     def _enter(self) -> None:
