@@ -153,17 +153,18 @@ EVALUATED = sorted(int(name) - 700 for name in held_out([row["query_id"] for row
 
 
 def policy(body: Body) -> Any:
-    """Answers; but one question it refuses as some servers do, with the whole request in its message."""
-    if body.get("max_tokens") != 1 and f"({EVALUATED[0]})" in str(body["messages"]):
-        return failure(422, json.dumps({"detail": [{"msg": "too long", "input": body}]}))
+    """Answers; but one question it refuses as some servers do, with what it was sent in its message."""
+    text = str(body["messages"])
+    if body.get("max_tokens") != 1 and f"({EVALUATED[0]})" in text:
+        return failure(422, f"too long: {text[text.index(QUESTION) :]}")
     return completion(f"Explanation: I know it.\nExact Answer: {ANSWER}\nConfidence: 90%")
 
 
 def judge(body: Body) -> Any:
-    """Fails for another one, with what it was asked."""
-    text = body["messages"][0]["content"]
+    """Fails for another one, in the same way."""
+    text = str(body["messages"])
     if body.get("max_tokens") != 1 and f"({EVALUATED[1]})" in text:
-        return failure(400, f"cannot judge: {text}")
+        return failure(400, f"cannot judge: {text[text.index(QUESTION) :]}")
     return completion(f"extracted_final_answer: {ANSWER}\nreasoning: {QUESTION}\ncorrect: yes\nconfidence: 90")
 
 
