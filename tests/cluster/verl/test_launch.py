@@ -4,9 +4,12 @@ import contextlib
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
+import urllib.request
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -14,6 +17,8 @@ import pytest
 import torch
 import yaml
 from cpu_scale import make_workspace
+from mlflow.tracking import MlflowClient
+from verl_runs import REPOSITORY
 
 from estr.algorithm import build_rule
 from estr.report.runs import load_run
@@ -27,6 +32,40 @@ ESTR = Path(sys.executable).with_name("estr")
 def workspace(policy_folder: Path, tmp_path: Path) -> Path:
     """A checkout whose scale `cpu` trains the embedded engine's policy for six updates, two per weight version."""
     return make_workspace(policy_folder, tmp_path)
+
+
+@pytest.fixture
+def lab_book(workspace: Path) -> Iterator[str]:
+    """A live study of the workspace, behind MLflow's server from the laptop's environment; its address."""
+    experiments = workspace / "configs" / "experiments"
+    for path in experiments.glob("*.yaml"):
+        path.unlink()
+    matrix = {"tasks": ["dapo_math"], "methods": ["estr"], "overrides": {"tau": [0.01]}}
+    (experiments / "main_results.yaml").write_text(yaml.safe_dump({"title": "Main results", "runs": [matrix]}))
+    config = yaml.safe_load((workspace / "configs" / "config.yaml").read_text())
+    (workspace / "configs" / "config.yaml").write_text(yaml.safe_dump(config | {"experiments": ["main_results"]}))
+    laptop = REPOSITORY / ".venv" / "bin" / "estr"
+    assert laptop.exists(), "run `make setup`"
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"http://127.0.0.1:{free.getsockname()[1]}"
+    environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    with (workspace / "server.txt").open("wb") as log:
+        command = [laptop, "ui", "--port", address.rpartition(":")[2]]
+        server = subprocess.Popen(
+            command, cwd=workspace, env=environment, stdout=log, stderr=log, start_new_session=True
+        )
+    deadline = time.monotonic() + 300
+    while True:
+        with contextlib.suppress(OSError), urllib.request.urlopen(f"{address}/health", timeout=10):
+            break
+        assert server.poll() is None and time.monotonic() < deadline, (workspace / "server.txt").read_text()[-2000:]
+        time.sleep(1)
+    opened = [laptop, "track", "open", "--scale", "cpu", "--uri", address, "--live"]
+    subprocess.run(opened, cwd=workspace, env=environment, check=True)
+    yield address
+    os.killpg(server.pid, signal.SIGTERM)
+    server.wait()
 
 
 def start(workspace: Path, rank: int, label: str, nodes: int = 2, **more: str) -> subprocess.Popen:
@@ -74,8 +113,8 @@ def nothing_left(workspace: Path):
     kill_everything(workspace)
 
 
-def test_train_killed_and_resumed(workspace: Path, policy_folder: Path) -> None:
-    """Both nodes are killed after a checkpoint; the same command goes on, and each update counts once."""
+def test_train_killed_and_resumed(workspace: Path, policy_folder: Path, lab_book: str) -> None:
+    """Both nodes are killed after a checkpoint; the same command goes on; each update counts once, as in MLflow."""
     label = "estr__tau=0.01"
     state = run_folder(workspace, label) / "state"
     slow = {"ESTR_TEST_TOKEN_SECONDS": "0.05"}
@@ -108,6 +147,14 @@ def test_train_killed_and_resumed(workspace: Path, policy_folder: Path) -> None:
     assert run.metrics["masked_fraction"].to_numpy() == pytest.approx(masked.to_numpy())
     assert (run.metrics["grad_norm"] > 0).all()
     assert 0 < run.metrics["reward"].mean() < 1
+    client = MlflowClient(lab_book)
+    [place] = [e.experiment_id for e in client.search_experiments() if e.name == "estr-cpu/main_results"]
+    [tracked] = client.search_runs([place], "tags.kind = 'run'")
+    assert (tracked.info.status, tracked.info.run_id) == ("FINISHED", record["mlflow_run_id"])
+    history = client.get_metric_history(tracked.info.run_id, "masked_fraction")
+    assert [point.step for point in history] == [1, 2, 3, 4, 5, 6]
+    assert "system/process_memory_megabytes" in tracked.data.metrics
+
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     trained = AutoModelForCausalLM.from_pretrained(folder / "policy").state_dict()
