@@ -13,7 +13,7 @@ from estr.evaluation.standalone import choose_judge, evaluate_engine, evaluate_o
 from estr.layout import existing
 from estr.lock import only_writer
 from estr.tasks import prepared_task
-from estr.tasks.base import Problem
+from estr.tasks.base import Problem, Task
 from estr.tasks.retrieval import is_service
 
 RESPONSE_TOKENS = {"browsecomp_plus": 32768, "gsm8k": 8192, "dapo_math": 12288, "search_r1": 4096}
@@ -60,15 +60,15 @@ def evaluate_model(request: Request) -> dict[str, Any]:
     made_by = f"estr data prepare {request.task} --scale paper"
     problems = read_problems(existing(request.data / "eval.parquet", made_by))
     weights = fingerprint(request.model)
-    out = request.out or request.evaluations / request.task / f"{request.model.resolve().name}-{weights[:8]}"
-    with only_writer(out):
-        return _evaluate(request, problems, weights, out)
-
-
-def _evaluate(request: Request, problems: Sequence[Problem], weights: str, out: Path) -> dict[str, Any]:
-    max_tokens = request.max_tokens or RESPONSE_TOKENS.get(request.task, 8192)
     truncate: Callable[[str, int], str] = truncation(load_tokenizer(request.model))
     task = prepared_task(request.task, request.data, request.retriever, truncate)
+    out = request.out or request.evaluations / request.task / f"{request.model.resolve().name}-{weights[:8]}"
+    with only_writer(out):
+        return _evaluate(request, task, problems, weights, out)
+
+
+def _evaluate(request: Request, task: Task, problems: Sequence[Problem], weights: str, out: Path) -> dict[str, Any]:
+    max_tokens = request.max_tokens or RESPONSE_TOKENS.get(request.task, 8192)
     judge = choose_judge(task, request.judge_url, request.judge_model, out)
     environment = {"data": str(request.data), "retriever": request.retriever}
     if request.server is not None:

@@ -104,8 +104,9 @@ def test_the_first_node_of_a_verl_run_refuses_as_well(
     assert isinstance(run, ClusterRun)
     site = load_site().model_copy(update={"models": str(tmp_path / "models")})
     layout = Layout(tmp_path / "results", "paper")
-    for path in (tmp_path / "models" / run.policy.model / "config.json", layout.data("gsm8k") / "train.parquet"):
-        path.parent.mkdir(parents=True)
+    model, data = tmp_path / "models" / run.policy.model, layout.data("gsm8k")
+    for path in (model / "config.json", model / "model.safetensors", data / "train.parquet"):
+        path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("{}")
     slurm = {"SLURM_NTASKS": str(run.resources.nodes), "SLURM_PROCID": "0", "ESTR_HEAD": "127.0.0.1"}
     for name, value in slurm.items():

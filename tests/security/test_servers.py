@@ -138,7 +138,6 @@ def test_nothing_is_written_through_the_tracking_server_outside_its_folder(ui: S
 
 
 SEARCH = "/ajax-api/2.0/mlflow/experiments/search?max_results=1"
-UNNAMED = pytest.mark.xfail(strict=True, reason="MLflow takes any name that begins like a private address")
 
 
 @pytest.mark.parametrize(
@@ -148,9 +147,9 @@ UNNAMED = pytest.mark.xfail(strict=True, reason="MLflow takes any name that begi
         ("localhost:PORT", 200),
         ("evil.example", 403),
         ("localhost.evil.example", 403),
-        pytest.param("10.evil.example", 403, marks=UNNAMED),
-        pytest.param("192.168.evil.example:PORT", 403, marks=UNNAMED),
-        pytest.param("localhost:PORT.evil.example", 403, marks=UNNAMED),
+        ("10.evil.example", 403),
+        ("192.168.evil.example:PORT", 403),
+        ("localhost:PORT.evil.example", 403),
     ],
 )
 def test_a_name_that_a_foreign_page_made_point_here_is_refused(ui: Served, host: str, status: int) -> None:

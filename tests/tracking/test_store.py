@@ -73,7 +73,11 @@ def test_a_server_for_a_cluster_answers_to_its_own_names_alone(layout: Layout) -
     with mlflow_server(layout.results.parent, port, "127.0.0.2") as address:
         assert MlflowClient(address).get_experiment_by_name("Default") is not None
         search = f"{address}/api/2.0/mlflow/experiments/search?max_results=1"
-        for name, allowed in ((f"127.0.0.2:{port}", True), (socket.gethostname(), True), ("elsewhere.example", False)):
+        for name, allowed in (
+            (f"127.0.0.2:{port}", True),
+            (f"{socket.gethostname()}:{port}", True),
+            ("elsewhere.example", False),
+        ):
             request = urllib.request.Request(search, headers={"Host": name})
             try:
                 with urllib.request.urlopen(request, timeout=60) as answer:

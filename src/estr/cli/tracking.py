@@ -16,7 +16,6 @@ from estr.layout import Layout, existing
 if TYPE_CHECKING:
     from estr.tracking import Study
 
-SERVER_PROCESSES = 2
 LOOPBACK = ("127.0.0.1", "localhost")
 
 
@@ -130,14 +129,18 @@ def ui(port: int, host: str, results: Path) -> None:
     from estr.tracking import default_uri
 
     existing(results, "make reproduce")
-    command = ["-m", "mlflow", "server", "--host", host, "--port", str(port)]
-    command += ["--backend-store-uri", default_uri(results), "--workers", str(SERVER_PROCESSES)]
-    command += ["--artifacts-destination", (results / "mlartifacts").resolve().as_uri()]
-    if host not in LOOPBACK:
-        names = dict.fromkeys((host, socket.gethostname(), socket.getfqdn(), *LOOPBACK))
-        command += ["--allowed-hosts", ",".join(f"{name},{name}:{port}" for name in names)]
+    names, artifacts = list(LOOPBACK), (results / "mlartifacts").resolve().as_uri()
+    command = ["-m", "mlflow", "server", "--host", host, "--port", str(port), "--workers", "1"]
+    command += ["--backend-store-uri", default_uri(results)]
+    if host in LOOPBACK:  # who logs here writes files here
+        command += ["--no-serve-artifacts", "--default-artifact-root", artifacts]
+    else:
+        command += ["--artifacts-destination", artifacts]
+        names += [host, socket.gethostname(), socket.getfqdn()]
         click.echo(
             f"everybody who reaches {host}:{port} can read and change the store: it asks for no password", err=True
         )
+    # by default MLflow answers to names that a foreign page can claim
+    command += ["--allowed-hosts", ",".join(f"{name}:{port}" for name in dict.fromkeys(names))]
     os.environ |= {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "MLFLOW_DISABLE_TELEMETRY": "true"}
     os.execv(sys.executable, [sys.executable, *command])

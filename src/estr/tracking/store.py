@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from estr.address import require_no_password
 from estr.errors import UserError
 from estr.layout import Layout, existing
 from estr.provenance import commit, read_json, write_json
@@ -73,8 +74,10 @@ def open_study(layout: Layout, catalogue: Catalogue, uri: str | None = None, liv
     """Open the store, with an experiment `estr-<scale>/<name>` and a parent run of this commit for every experiment.
 
     What is there is used again, so that any number of processes may open the same store, a fresh one included. Writes
-    `study.json`. `uri` None is a SQLite file under results/.
+    `study.json`. `uri` None is a SQLite file under results/. Raises `UserError` for a password in it.
     """
+    if uri is not None:
+        require_no_password(uri)
     layout.results.mkdir(parents=True, exist_ok=True)
     uri = uri or default_uri(layout.results)
     local = uri.startswith("sqlite:")
