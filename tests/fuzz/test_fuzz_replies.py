@@ -20,6 +20,7 @@ from estr.evaluation.judge import FIELDS, LlmJudge, parse_judgement
 from estr.evaluation.openai_engine import OpenAIEngine
 from estr.evaluation.run import SAMPLES, evaluate
 from estr.evaluation.sample import STATUSES
+from estr.provenance import unseal
 from estr.replies import LARGEST
 from estr.tools.client import HttpSearch
 from tests.evaluation.chat_server import completion
@@ -272,10 +273,10 @@ def test_any_journal(tmp_path_factory: pytest.TempPathFactory, lines: list[bytes
 
 @pytest.fixture(scope="module")
 def samples(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Any]]:
-    """The folder of a finished evaluation, and the lines of its journal."""
+    """The folder of a finished evaluation, and the lines of its journal without their seals."""
     folder = tmp_path_factory.mktemp("samples")
     score(folder)
-    return folder, [json.loads(line) for line in (folder / SAMPLES).read_text().splitlines()]
+    return folder, [unseal(json.loads(line)) for line in (folder / SAMPLES).read_text().splitlines()]
 
 
 def score(folder: Path) -> dict[str, Any]:

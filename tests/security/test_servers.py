@@ -13,7 +13,8 @@ import pytest
 from click.testing import CliRunner
 
 from estr.cli import main
-from estr.tracking import Study, open_study
+from estr.layout import Layout
+from estr.tracking import Catalogue, open_study
 from tests.security.conftest import family, free_port, served
 
 pytestmark = pytest.mark.slow
@@ -62,14 +63,15 @@ def ui(checkout: Path) -> Iterator[Served]:
     """`estr ui` over a store with one artifact, a link out of the artifacts, and a file beside results/."""
     folder, port = checkout, free_port()
     results = folder / "results"
-    study: Study = open_study("smoke", results, None, results / "smoke" / "mlflow" / "study.json")
+    study = open_study(Layout(results, "smoke"), Catalogue("smoke", {}, {}))
+    [(name, chapter)] = study.chapters.items()
     (folder / "secret.txt").write_text(SECRET)
     (folder / "inside.txt").write_text("an artifact")
-    study.client().log_artifact(study.parent_run_id, str(folder / "inside.txt"))
-    artifacts = results / "mlartifacts" / "estr-smoke" / study.parent_run_id / "artifacts"
+    study.client().log_artifact(chapter.parent_run_id, str(folder / "inside.txt"))
+    artifacts = results / "mlartifacts" / f"estr-smoke/{name}" / chapter.parent_run_id / "artifacts"
     (artifacts / "link.txt").symlink_to(folder / "secret.txt")
     with served(["ui", "--port", str(port)], f"http://127.0.0.1:{port}/health", folder) as process:
-        yield Served(port, process, folder, study.parent_run_id)
+        yield Served(port, process, folder, chapter.parent_run_id)
 
 
 @pytest.fixture(scope="module")
