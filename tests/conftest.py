@@ -5,12 +5,15 @@ from pathlib import Path
 import pytest
 
 from estr.config import files
-from tests.reproduction import REPOSITORY, snakemake
+
+REPOSITORY = Path(__file__).parents[1]
 
 
 @pytest.fixture(scope="session")
 def reproduced(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """`snakemake all` at scale smoke in a fresh folder; a test that changes it puts back what it found."""
+    from tests.reproduction import snakemake  # the environments of verl and SGLang have a `tests` of their own
+
     folder = tmp_path_factory.mktemp("checkout")
     for name in ("configs", "workflow"):
         shutil.copytree(REPOSITORY / name, folder / name)

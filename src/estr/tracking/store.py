@@ -59,7 +59,8 @@ class Study:
 
 
 def client_of(uri: str) -> "MlflowClient":
-    os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+    for name in ("MLFLOW_DISABLE_TELEMETRY", "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT"):
+        os.environ.setdefault(name, "true")
     logging.getLogger("alembic").setLevel(logging.WARNING)
     from mlflow.tracking import MlflowClient
 

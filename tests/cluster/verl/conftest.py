@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from cpu_scale import tiny_policy
+from cpu_scale import laptop_note, tiny_policy
 
 try:
     version("verl")
@@ -41,7 +41,7 @@ def stories(tmp_path_factory: pytest.TempPathFactory):
     folder = tmp_path_factory.mktemp("gsm8k")
     task = Gsm8kLaptop()
     problems = task.problems("train", 64, 0)
-    (folder / "data.json").write_text(json.dumps({"task": "gsm8k", "counterpart": {}}))
+    (folder / "data.json").write_text(json.dumps(laptop_note(task)))
     pd.DataFrame([problem.row() for problem in problems]).to_parquet(folder / "train.parquet")
     tokenizer = ChatTokenizer.from_words(task.vocabulary())
     tokenizer.save(folder)

@@ -3,7 +3,9 @@
 import json
 import os
 import shutil
+from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import yaml
@@ -55,8 +57,14 @@ def make_workspace(policy: Path, folder: Path) -> Path:
     for split, count in {"train": 32, "eval": 8}.items():
         rows = [problem.row() for problem in DapoMathLaptop().problems(split, count, 0)]
         pd.DataFrame(rows).to_parquet(data / f"{split}.parquet")
-    (data / "data.json").write_text(json.dumps({"task": "dapo_math", "counterpart": {}}))
+    (data / "data.json").write_text(json.dumps(laptop_note(DapoMathLaptop())))
     return folder
+
+
+def laptop_note(task: Any) -> dict:
+    """`data.json` of a laptop counterpart: what it was prepared with."""
+    chosen = {item.name: getattr(task, item.name) for item in fields(task) if item.init}
+    return {"task": task.name, "counterpart": chosen}
 
 
 def cpu_scale(policy: Path) -> dict:
