@@ -10,8 +10,8 @@ from estr.data.read import read_problems
 from estr.errors import UserError
 from estr.evaluation.openai_engine import SamplingSettings, load_tokenizer, truncation
 from estr.evaluation.standalone import choose_judge, evaluate_engine, evaluate_on_server, fingerprint
+from estr.files.lock import only_writer
 from estr.layout import existing
-from estr.lock import only_writer
 from estr.tasks import prepared_task
 from estr.tasks.base import Problem, Task
 from estr.tasks.retrieval import is_service

@@ -15,10 +15,10 @@ from estr.evaluation import run
 from estr.evaluation.judge import ExactMatchJudge
 from estr.evaluation.sample import Sample
 from estr.evaluation.standalone import JUDGED_OFFLINE
+from estr.files.lock import only_writer
+from estr.files.typed import require_fields
 from estr.layout import WARM_START_NOTE, Layout, existing
-from estr.lock import only_writer
 from estr.provenance import check_files, file_digest, read_json, write_json
-from estr.recorded import require_fields
 from estr.tasks import laptop_counterpart
 from estr.tasks.base import Problem, Task
 

@@ -14,11 +14,11 @@ from estr.algorithm.collapse import Collapse, detect_collapse
 from estr.config import RunConfig, load_scale, load_sizes
 from estr.embedded.interrupt import StopRequest
 from estr.evaluation.journal import Journal
+from estr.files.lock import only_writer
+from estr.files.typed import Kind, require_fields
 from estr.layout import Layout
-from estr.lock import only_writer
 from estr.matched_budget import with_thresholds
 from estr.provenance import commit, machine, packages, write_json
-from estr.recorded import Kind, require_fields
 from estr.stages import inputs_hash, open_trainer
 
 Axis = Literal["learning_rate", "inter"]

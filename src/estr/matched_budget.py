@@ -10,9 +10,9 @@ from estr.algorithm.calibration import calibrate
 from estr.algorithm.signals import TokenSignals
 from estr.config import BUDGET_FROM, MATCHED, ClusterRun, Run, RunConfig, keep_rule, load_any_scale, resolve_any
 from estr.errors import UserError
+from estr.files.typed import read_frame, require_fields
 from estr.layout import Layout, existing
 from estr.provenance import check_files, read_json, write_json
-from estr.recorded import read_frame, require_fields
 
 if TYPE_CHECKING:
     import pandas as pd

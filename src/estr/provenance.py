@@ -13,8 +13,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from estr.atomic import replacing
 from estr.errors import UserError
+from estr.files.atomic import replacing
 
 CHECKSUM = "checksum"
 """Key of the last entry of a sealed JSON object."""

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from estr.algorithm.signals import TokenSignals
-from estr.atomic import replacing
+from estr.files.atomic import replacing
 
 NO_SWITCH = 10_000
 CLOCK_COLUMNS = ("time_generate", "time_train", "wall_time")

@@ -8,8 +8,8 @@ from typing import Any
 
 from estr.algorithm.rules import KeepRule
 from estr.config import Run, load_method
+from estr.files.typed import require_fields
 from estr.provenance import commit, file_digests, is_intact, machine, packages, read_json
-from estr.recorded import require_fields
 
 OUTPUTS = ("metrics.parquet", "tokens.parquet", "policy/*")
 logger = logging.getLogger(__name__)

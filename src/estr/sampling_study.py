@@ -11,13 +11,13 @@ import torch
 
 from estr.config import SampleSettings
 from estr.errors import UserError
+from estr.files.typed import require_fields
 from estr.layout import Layout, existing
 from estr.llm.model import load_llama
 from estr.llm.problems import INSTRUCTION, word_problems
 from estr.llm.sample import MISMATCH, STALE, SWITCH, TokenStudy
 from estr.llm.weights import NOTE, SMOLLM2, origin_of, prepare_weights
 from estr.provenance import commit, file_digests, is_intact, machine, packages, read_json, write_json
-from estr.recorded import require_fields
 from estr.records import write_table
 
 MODELS = {"smollm2": SMOLLM2}

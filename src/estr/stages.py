@@ -14,8 +14,8 @@ from estr.embedded.interrupt import StopRequest
 from estr.embedded.pretrain import pretrain
 from estr.embedded.trainer import Interrupted, Trainer
 from estr.evaluate_run import answer_held_out, held_out_problems
+from estr.files.lock import only_writer
 from estr.layout import WARM_START_NOTE, Layout, existing
-from estr.lock import only_writer
 from estr.machine_load import LoadLog
 from estr.matched_budget import with_thresholds
 from estr.provenance import check_files, file_digest, file_digests, write_json

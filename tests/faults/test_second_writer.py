@@ -16,8 +16,8 @@ from same import assert_same_evaluation, assert_same_training
 
 from estr.config import ClusterRun, load_site, resolve_any
 from estr.errors import UserError
+from estr.files.lock import NAME, only_writer
 from estr.layout import Layout
-from estr.lock import NAME, only_writer
 
 EVALUATE_MODEL = ("evaluate", "--model", str(WARM_START), "--task", TASK, "--data", f"results/{SCALE}/data/{TASK}")
 EVALUATE_MODEL += ("--samples", "1", "--out", "out")
@@ -73,7 +73,7 @@ def test_a_run_that_is_evaluated_is_not_trained(finished: Path, unbroken: Path) 
 
 
 def test_the_lock_of_a_killed_process_is_free(tmp_path: Path) -> None:
-    script = "import sys, time, pathlib, estr.lock as l, subprocess\n"
+    script = "import sys, time, pathlib, estr.files.lock as l, subprocess\n"
     script += f"with l.only_writer(pathlib.Path({str(tmp_path)!r})):\n"
     script += "    subprocess.Popen(['sleep', '30']); print('locked', flush=True); time.sleep(60)"
     command = [sys.executable, "-c", script]

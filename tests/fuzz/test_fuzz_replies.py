@@ -20,8 +20,8 @@ from estr.evaluation.judge import FIELDS, LlmJudge, parse_judgement
 from estr.evaluation.openai_engine import OpenAIEngine
 from estr.evaluation.run import SAMPLES, evaluate
 from estr.evaluation.sample import STATUSES
+from estr.net.replies import LARGEST
 from estr.provenance import unseal
-from estr.replies import LARGEST
 from estr.tools.client import HttpSearch
 from tests.evaluation.chat_server import completion
 from tests.evaluation.sums_task import CountingEngine, Sums, sum_problems

@@ -15,15 +15,16 @@ from fuzzing import TEXT, accepted_or_refused, cases, mutated, refused
 from hypothesis import given
 from hypothesis import strategies as st
 
-from estr import diagnose, recorded
+from estr import diagnose
 from estr.config import resolve
 from estr.data.checks import PROBLEMS
 from estr.data.read import read_demonstrations, read_problems
 from estr.evaluation.compare import compare
+from estr.files import typed
+from estr.files.typed import MOST_BYTES, read_frame
 from estr.layout import Layout
 from estr.matched_budget import calibrate_matched_budget, with_thresholds
 from estr.pipeline.measurement import load_measurement
-from estr.recorded import MOST_BYTES, read_frame
 from estr.report.calibrations import read_calibrations
 from estr.report.frontier import frontier_frame, frontier_views
 from estr.report.runs import load_run
@@ -450,7 +451,7 @@ def test_a_small_file_of_many_rows_is_not_read(folder: Path, monkeypatch: pytest
             writer.write_table(block)
     assert path.stat().st_size < 100_000
     assert len(read_frame(path, {"step": int}, "again")) == 4 << 22
-    monkeypatch.setattr(recorded, "MOST_BYTES", 100 << 20)
+    monkeypatch.setattr(typed, "MOST_BYTES", 100 << 20)
     refused(lambda: read_frame(path, {"step": int}, "again"), str(path), "GiB in memory")
     refused(lambda: read_problems(path), str(path), "GiB in memory")
     assert MOST_BYTES == 16 << 30

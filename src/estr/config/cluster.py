@@ -5,10 +5,10 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from estr.address import parse_address
 from estr.config.identity import Identity
 from estr.config.sections import Count, EvaluationSettings, Positive, Section, Share
 from estr.errors import UserError
+from estr.net.address import parse_address
 
 SECRET_NAME = re.compile(r"(^|_)(KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS?)(_|$)", re.IGNORECASE)
 """Variables that hold a key by their name: WANDB_API_KEY, HF_TOKEN."""

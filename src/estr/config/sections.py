@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-from estr.address import require_no_password
+from estr.net.address import require_no_password
 
 _LARGEST = 2**63 - 1  # what arrays and random generators take
 Positive = Annotated[int, Field(gt=0, le=_LARGEST)]

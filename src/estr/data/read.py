@@ -7,8 +7,8 @@ import pyarrow as pa
 
 from estr.data.checks import DEMONSTRATIONS, PROBLEMS, mismatch
 from estr.errors import UserError
+from estr.files.typed import open_table
 from estr.provenance import check_files
-from estr.recorded import open_table
 from estr.tasks.base import Message, Problem
 
 AGAIN = "run `estr data prepare`"

@@ -21,8 +21,8 @@ from safetensors.torch import load_file
 from safetensors.torch import save as serialize
 from torch import Tensor, nn
 
-from estr.atomic import replacing
 from estr.errors import UserError
+from estr.files.atomic import replacing
 
 
 @dataclass(frozen=True)

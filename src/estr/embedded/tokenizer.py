@@ -14,8 +14,8 @@ import torch
 from tokenizers import AddedToken, Tokenizer, models
 from torch import Tensor
 
-from estr.atomic import replacing
 from estr.errors import UserError
+from estr.files.atomic import replacing
 
 PAD, START, END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
 UNKNOWN = "<unk>"

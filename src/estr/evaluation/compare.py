@@ -8,8 +8,8 @@ import numpy as np
 from estr.errors import UserError
 from estr.evaluation.metrics import bootstrap_interval_over_sets
 from estr.evaluation.paired import PairedDifference
+from estr.files.typed import Kind, require_fields
 from estr.provenance import read_json
-from estr.recorded import Kind, require_fields
 
 COUNTS = "per_problem_correct"
 FIELDS: dict[str, Kind] = {"task": str, "problems_sha256": str, "k": int, "rule": dict, "judge": (str, None)}

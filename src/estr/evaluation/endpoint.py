@@ -11,9 +11,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from estr import replies, strict_json
-from estr.address import parse_address
 from estr.errors import UserError
+from estr.files import strict_json
+from estr.net import replies
+from estr.net.address import parse_address
 
 NO_KEY = "EMPTY"  # what servers without keys are given by convention
 REFUSED = (400, 413, 422)

@@ -7,8 +7,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from estr.atomic import named
 from estr.errors import UserError
+from estr.files.atomic import named
 from estr.provenance import seal, unseal
 
 logger = logging.getLogger(__name__)

@@ -11,11 +11,11 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-from estr import strict_json
 from estr.errors import UserError
 from estr.evaluation.endpoint import PATIENT, ChatEndpoint, Reply, RequestRefused, Retry, ServerUnavailable
 from estr.evaluation.sample import FAILED, TOKEN_LIMIT, Sample
 from estr.evaluation.workers import in_parallel
+from estr.files import strict_json
 from estr.tasks.base import Problem, Task
 from estr.tools.conversation import Conversation
 from estr.tools.hermes import CLOSE, OPEN, ToolCall, render_tool_call

@@ -23,8 +23,8 @@ from typing import IO
 from tqdm import tqdm
 
 from estr.errors import UserError
+from estr.files.typed import require_fields
 from estr.provenance import read_json, write_json
-from estr.recorded import require_fields
 
 NOTE = "source.json"
 _CHUNK = 1 << 20

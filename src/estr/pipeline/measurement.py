@@ -9,9 +9,9 @@ import numpy as np
 import pandas as pd
 
 from estr.errors import UserError
+from estr.files.typed import Kind, read_frame, require_fields
 from estr.layout import existing
 from estr.provenance import check_files, read_json
-from estr.recorded import Kind, read_frame, require_fields
 
 COLOCATED, DISAGGREGATED = "colocated", "disaggregated"
 FIELDS: dict[str, Kind] = {

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from estr.errors import UserError
+from estr.files.typed import require_fields
 from estr.provenance import read_json
-from estr.recorded import require_fields
 from estr.report.labels import is_matched, matched
 from estr.report.runs import RunResult
 

@@ -10,8 +10,8 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from estr.errors import UserError
+from estr.files.typed import Kind, require_fields
 from estr.provenance import read_json
-from estr.recorded import Kind, require_fields
 from estr.report import style
 from estr.report.labels import display, order, task_name
 from estr.report.runs import format_thresholds

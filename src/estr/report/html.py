@@ -12,8 +12,8 @@ from urllib.parse import quote
 import pandas as pd
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from estr.atomic import replacing
 from estr.errors import UserError
+from estr.files.atomic import replacing
 from estr.pipeline.measurement import load_measurement
 from estr.report.captions import CAPTIONS
 from estr.report.claims.outcome import VERDICTS as OUTCOMES

@@ -4,7 +4,7 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from estr.atomic import replacing
+from estr.files.atomic import replacing
 from estr.report.captions import CAPTIONS
 from estr.report.labels import benchmarks, task_name
 from estr.report.runs import RunResult, by_task, load_runs

@@ -14,8 +14,8 @@ import pandas as pd
 
 from estr.algorithm.rules import build_rule
 from estr.errors import UserError
+from estr.files.typed import Kind, read_frame, require_fields
 from estr.provenance import check_files, read_json
-from estr.recorded import Kind, read_frame, require_fields
 from estr.report.evaluations import Evaluation, read_evaluation
 from estr.report.labels import order, task_order
 

@@ -8,8 +8,8 @@ import numpy as np
 import pandas as pd
 
 from estr.errors import UserError
+from estr.files.typed import Kind, read_frame, require_fields
 from estr.provenance import check_files, read_json
-from estr.recorded import Kind, read_frame, require_fields
 from estr.report.runs import AGAIN, TOKEN_COLUMNS
 
 SAMPLE_FIELDS: dict[str, Kind] = {

@@ -24,7 +24,7 @@ from matplotlib.colors import LinearSegmentedColormap, to_hex, to_rgb
 from matplotlib.figure import Figure
 from PIL import Image
 
-from estr.atomic import replacing
+from estr.files.atomic import replacing
 from estr.report.labels import is_matched, split_label
 from estr.report.runs import RunResult
 

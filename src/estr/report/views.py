@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from estr.atomic import replacing
+from estr.files.atomic import replacing
 
 EMPTY = "-"
 

@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from estr import strict_json
+from estr.files import strict_json
 from estr.scoring.verdict import ScoringRule
 
 _LINE_LIMIT = 1 << 24  # bytes or characters

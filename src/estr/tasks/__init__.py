@@ -7,8 +7,8 @@ from typing import Any
 from estr.config import parse
 from estr.config.sections import COUNTERPARTS
 from estr.errors import UserError
+from estr.files.typed import require_fields
 from estr.provenance import read_json
-from estr.recorded import require_fields
 from estr.tasks.base import Task, TrainableFromScratch
 from estr.tasks.benchmarks import benchmark
 from estr.tasks.browsecomp_plus_laptop import BrowseCompPlusLaptop

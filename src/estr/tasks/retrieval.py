@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from estr.address import parse_address
 from estr.errors import UserError
+from estr.net.address import parse_address
 from estr.tools.bm25 import BM25Index
 from estr.tools.search import SearchBackend, SearchIndex
 

@@ -5,9 +5,10 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 from urllib.parse import quote
 
-from estr import replies, strict_json
-from estr.address import parse_address
 from estr.errors import UserError
+from estr.files import strict_json
+from estr.net import replies
+from estr.net.address import parse_address
 from estr.tools.search import Hit
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0  # seconds

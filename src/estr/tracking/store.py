@@ -9,9 +9,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from estr.address import require_no_password
 from estr.errors import UserError
 from estr.layout import Layout, existing
+from estr.net.address import require_no_password
 from estr.provenance import commit, read_json, write_json
 from estr.tracking import pages
 from estr.tracking.catalogue import REPRODUCTION, Catalogue

@@ -37,8 +37,8 @@ from estr.cluster.launch.server import search_service, stop, tail
 from estr.config import ClusterRun, Site, keep_rule
 from estr.errors import UserError
 from estr.evaluation.standalone import require_safetensors
+from estr.files.lock import only_writer
 from estr.layout import Layout, existing
-from estr.lock import only_writer
 from estr.machine_load import LoadLog
 from estr.matched_budget import with_thresholds
 from estr.provenance import file_digest, read_json, write_json

@@ -10,8 +10,8 @@ from estr.config import ClusterRun, Site
 from estr.data.read import read_problems
 from estr.evaluation.openai_engine import SamplingSettings, load_tokenizer, truncation
 from estr.evaluation.standalone import choose_judge, evaluate_on_server
+from estr.files.lock import only_writer
 from estr.layout import Layout, existing
-from estr.lock import only_writer
 from estr.provenance import check_files, read_json, write_json
 from estr.tasks import prepared_task
 

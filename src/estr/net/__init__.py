@@ -1,0 +1,1 @@
+"""What servers are called by, and what they answer, within bounds."""
