@@ -28,7 +28,6 @@ class LoadLog:
         self._gpus = _gpu_handles()
         if fresh:
             path.unlink(missing_ok=True)
-        psutil.cpu_percent()  # the next call measures from here
         self._thread = threading.Thread(target=self._watch, daemon=True)
 
     def __enter__(self) -> Self:
@@ -42,6 +41,7 @@ class LoadLog:
         self._thread.join()
 
     def _watch(self) -> None:
+        psutil.cpu_percent()  # of this thread the next call measures from here
         while True:
             over = self._over.wait(self.seconds)
             with suppress(OSError, psutil.Error):

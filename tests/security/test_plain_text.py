@@ -14,7 +14,7 @@ import pytest
 
 from estr.config import keep_rule, resolve_any
 from estr.data.browsecomp import held_out
-from estr.provenance import write_json
+from estr.provenance import read_json, write_json
 from estr.run_record import run_record
 from tests.conftest import REPOSITORY
 from tests.data import invented
@@ -126,12 +126,12 @@ def passed(
     shutil.copytree(trained[0] / RUN, made, ignore=shutil.ignore_patterns("*.json", "*.jsonl", "state"))
     shutil.copytree(trained[0] / RUN / "policy", made / "policy", dirs_exist_ok=True)
     steps = json.loads((trained[0] / RUN / "run.json").read_text())["steps"]
-    write_json(made / "run.json", run_record(run, keep_rule(run), "0" * 12, 1.0, steps, None))
+    write_json(made / "run.json", run_record(run, keep_rule(run), "0" * 12, 1.0, steps, None, made))
     with ChatServer(policy) as server, ChatServer(judge) as judging:
         command = f"evaluate --model {PLAIN}/policy --task browsecomp_plus --data {DATA} --samples 2 --out {PLAIN} "
         command += f"--server {server.url} --judge-url {judging.url} --judge-model j"
         said.append(_said(estr(folder, given, command)))
-    scores = json.loads((made / "evaluation.json").read_text())
+    scores = read_json(made / "evaluation.json")
     about = {"scale": "paper", "run_id": run.run_id, "steps": steps}
     write_json(made / "evaluation.json", scores | about | {"warm_start": scores})
     table, figure = "results/paper/tables/table1.csv", "figures/paper/fig06_07_reward.png"

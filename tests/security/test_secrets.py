@@ -232,4 +232,8 @@ def test_the_search_finds_what_it_is_for(tmp_path: Path) -> None:
     with watched() as commands:
         subprocess.run([sys.executable, "-c", "import time; time.sleep(0.5)", key], check=True)
     found = leaks([key], tmp_path, *commands)
-    assert {Path(name).name for name in found} == {p.name for p in tmp_path.iterdir()} - {"clean.txt"} | {"text 0"}
+    said = {name for name in found if name.startswith("text ")}
+    assert said  # a command line, perhaps its fork's as well
+    assert {Path(name).name for name in found if name not in said} == {p.name for p in tmp_path.iterdir()} - {
+        "clean.txt"
+    }

@@ -14,6 +14,7 @@ from estr.tracking.catalogue import REPRODUCTION, Catalogue
 
 NOTE = "mlflow.note.content"
 """The tag that MLflow shows as a description, in markdown."""
+BY_SCORE = "metrics.`eval/avg_at_4`"
 LONGEST_TAG = 8000
 """Characters; MLflow cuts what is longer."""
 
@@ -131,8 +132,8 @@ def run_link(experiment_id: str, run_id: str) -> str:
 
 
 def search_link(experiment_id: str, search: str) -> str:
-    """The experiment's runs that a filter leaves, relative to the server."""
-    return f"#/experiments/{experiment_id}/runs?searchFilter={quote(search)}"
+    """The experiment's runs that a filter leaves, relative to the server; ordered, or MLflow would add their parent."""
+    return f"#/experiments/{experiment_id}/runs?searchFilter={quote(search)}&orderByKey={quote(BY_SCORE)}"
 
 
 def row_name(task: str, label: str, values: Mapping[str, Any]) -> str:

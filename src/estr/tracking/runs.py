@@ -56,6 +56,7 @@ class RunTracker:
             "mlflow.parentRunId": chapter.parent_run_id,
             pages.NOTE: pages.run_note(config, catalogue, layout),
         }
+        tags = {name: value for name, value in tags.items() if value}
         if run_id is None:
             begin = None if started is None else milliseconds(started)
             self.run_id = str(self._client.create_run(self.experiment_id, begin, tags).info.run_id)
