@@ -127,9 +127,7 @@ def test_a_run_has_its_description_parent_evaluation_and_policy(browser: Browser
 def test_a_run_has_charts(browser: Browser, places: dict[str, Any]) -> None:
     page = browser.open(f"{run_of(places, 'smoke/gsm8k/estr/seed0')}/model-metrics")
     page.get_by_placeholder("Search metric charts").fill("masked_fraction")
-    chart = page.locator(".js-plotly-plot").first
-    chart.scroll_into_view_if_needed()
-    expect(chart.locator("svg.main-svg").first).to_be_visible()
+    expect(page.locator(".js-plotly-plot svg.main-svg").first).to_be_visible()
     browser.check("charts")
     page = browser.open(f"{run_of(places, 'smoke/gsm8k/estr/seed0')}/system-metrics")
     expect(page.get_by_text("process_memory_megabytes").first).to_be_visible()
@@ -153,7 +151,7 @@ def test_tables_figures_and_the_report_have_a_preview(browser: Browser, places: 
 def test_a_tables_row_leads_to_its_runs(browser: Browser, places: dict[str, Any]) -> None:
     page = browser.open(parent_of(places, "main_results"))
     row = page.get_by_role("link", name=re.compile(r"^GSM8K, ESTR: ")).first
-    row.scroll_into_view_if_needed()
+    expect(row).to_be_attached()
     browser.check("rows")
     browser.open(str(row.get_attribute("href")).replace(browser.address, "").lstrip("/"))
     expect(page.get_by_text("GSM8K, ESTR, seed 0", exact=True)).to_be_visible()

@@ -49,8 +49,8 @@ def test_opening_again_changes_nothing_and_a_deleted_experiment_comes_back(
     assert {name: chapter.experiment_id for name, chapter in again.chapters.items()} == experiments
 
 
-@pytest.mark.parametrize("content", [[], {"tracking_uri": "x"}, {"chapters": {"a": {"b": 1}}}])
-def test_a_study_of_another_version_is_refused(layout: Layout, content: object) -> None:
+@pytest.mark.parametrize("content", [{}, {"tracking_uri": "x"}, {"chapters": {"a": {"b": 1}}}])
+def test_a_study_of_another_version_is_refused(layout: Layout, content: dict[str, object]) -> None:
     layout.study.parent.mkdir(parents=True)
     write_json(layout.study, content)
     with pytest.raises(UserError, match="estr track import"):
