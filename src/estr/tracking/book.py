@@ -61,19 +61,19 @@ class Book:
             run_id = known.info.run_id
             set_tags(self.client, run_id, pages.run_tags(config, self.catalogue) | self._below(home.parent_run_id))
         else:
-            run_id = self._log(config, record, folder, known.info.run_id if known else None)
+            run_id = self._log(config, record, folder, digest, known.info.run_id if known else None)
         evaluation = read_json(folder / "evaluation.json")
         self._evaluation(config, run_id, home.experiment_id, folder / "evaluation.json", evaluation)
         for name in self.catalogue.shared(config.run_id):
             self._share(config, name, (home.experiment_id, run_id), digest, folder, evaluation)
         return home.experiment_id, run_id
 
-    def _log(self, config: Run, record: dict[str, Any], folder: Path, known: str | None) -> str:
-        """Log a complete run in full; one that followed its training is continued."""
+    def _log(self, config: Run, record: dict[str, Any], folder: Path, digest: str, known: str | None) -> str:
+        """Log a complete run in full; one that followed its training, or an import that was cut off, is continued."""
         followed = record.get("mlflow_run_id")
         if known is None and followed is not None and self._has(followed):
             known = followed
-        tags = {"commit": record["commit"], "slurm_job": ", ".join(record.get("slurm_jobs", []))}
+        tags = {DIGEST: digest, "commit": record["commit"], "slurm_job": ", ".join(record.get("slurm_jobs", []))}
         began = _began(pq.read_table(folder / "metrics.parquet").slice(0, 1).to_pylist()[0])
         tracker = RunTracker(self.study, self.layout, self.catalogue, config, known, tags, began)
         tracker.log_params(record["rule"])
@@ -86,14 +86,15 @@ class Book:
     def _evaluation(self, config: Run, run_id: str, experiment_id: str, path: Path, content: dict[str, Any]) -> None:
         """The evaluation as a run below the training run, whose scores the training run has too, for its columns."""
         digest = file_digest(path)
-        if (experiment_id, "evaluation", config.run_id, digest) in self._known:
+        known = self._known.get((experiment_id, "evaluation", config.run_id, digest))
+        if known and known.info.status == "FINISHED":
             return
         points = _scores(content, path)
         tags = pages.run_tags(config, self.catalogue) | self._below(run_id)
         tags |= {"kind": "evaluation", EVALUATION_DIGEST: digest}
         tags["mlflow.runName"] = f"evaluation of {pages.run_name(config)}"
         when = milliseconds(path.stat().st_mtime)
-        child = self.client.create_run(experiment_id, when, tags).info.run_id
+        child = (known or self.client.create_run(experiment_id, when, tags)).info.run_id
         self.client.log_inputs(child, dataset_of(self.layout.data(config.task) / "eval.parquet", config))
         for where in (child, run_id):
             self.client.log_batch(where, metrics=points)
@@ -117,10 +118,11 @@ class Book:
         tags[pages.NOTE] = pages.shared_note(pages.run_note(config, self.catalogue, self.layout), *full)
         if known:
             set_tags(self.client, known.info.run_id, tags)
-            return
+            if known.info.status == "FINISHED":
+                return
         last = pq.read_table(folder / "metrics.parquet").to_pylist()[-1]
         when = milliseconds(last["wall_time"])
-        run_id = self.client.create_run(chapter.experiment_id, when, tags).info.run_id
+        run_id = (known or self.client.create_run(chapter.experiment_id, when, tags)).info.run_id
         self.client.log_batch(run_id, metrics=[*points_of(last), *_scores(evaluation, folder / "evaluation.json")])
         self.client.set_terminated(run_id, end_time=when)
 
