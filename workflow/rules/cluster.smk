@@ -31,9 +31,9 @@ rule train:
         config_hash=lambda w: run_config(w).hash,
         options=OPTIONS,
     shell:
-        SETUP
-        + "; {resources.mpi} --nodes={resources.nodes} --ntasks={resources.tasks} --ntasks-per-node=1 --kill-on-bad-exit=1 "
-        + inside("estr train {wildcards.task} {wildcards.label} --seed {wildcards.seed} {params.options}")
+        in_a_job(
+            "estr train {wildcards.task} {wildcards.label} --seed {wildcards.seed} {params.options}", ON_EVERY_NODE
+        )
 
 
 rule evaluate_warm_start:
@@ -55,7 +55,7 @@ rule evaluate_warm_start:
         settings=lambda w: str(run_config_of(w.task, "sync").evaluation),
         options=OPTIONS,
     shell:
-        SETUP + "; " + inside("estr evaluate {wildcards.task} warm_start {params.options}")
+        in_a_job("estr evaluate {wildcards.task} warm_start {params.options}")
 
 
 rule evaluate:
@@ -80,6 +80,4 @@ rule evaluate:
         settings=lambda w: str(run_config(w).evaluation),
         options=OPTIONS,
     shell:
-        SETUP
-        + "; "
-        + inside("estr evaluate {wildcards.task} {wildcards.label} --seed {wildcards.seed} {params.options}")
+        in_a_job("estr evaluate {wildcards.task} {wildcards.label} --seed {wildcards.seed} {params.options}")

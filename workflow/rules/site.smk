@@ -16,7 +16,15 @@ def inside(command):
     return f"{launch} 2> {{log}}"
 
 
-SETUP = SITE.setup.replace("{", "{{").replace("}", "}}")
+def in_a_job(command, starter=""):
+    """The same after the site's setup, started by `starter`."""
+    setup = SITE.setup.replace("{", "{{").replace("}", "}}")
+    return f"{setup}; {starter}{inside(command)}"
+
+
+ON_EVERY_NODE = (
+    "{resources.mpi} --nodes={resources.nodes} --ntasks={resources.tasks} --ntasks-per-node=1 --kill-on-bad-exit=1 "
+)
 
 
 # what every job gets of a node; a site without partition or account leaves them to the cluster
