@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from benchmarks.step import TASK, StepSizes, started
-from estr.config import RunConfig, expand, keep_rule, load_experiment
+from estr.config import PROBES, RunConfig, keep_rule, load_scale, resolve
 from estr.evaluate_run import evaluate, evaluate_warm_start
 from estr.layout import Layout
 from estr.provenance import commit, machine, read_json, write_json
@@ -30,7 +30,6 @@ from estr.run_record import run_record
 from estr.stages import train
 
 FOLDER = Path(__file__).parent
-SIZES = (15, 30, 60)
 STEPS, TOKENS = 2_000, 1_000_000
 CHECKPOINT_EVERY = 50
 ALONE = """
@@ -41,8 +40,6 @@ used = resource.getrusage(resource.RUSAGE_CHILDREN)
 print(time.perf_counter() - began, used.ru_utime + used.ru_stime, used.ru_maxrss * 1024 / 1e6)
 sys.exit(done.returncode)
 """
-SOURCES = ("main_results", "staleness_sweep", "matched_budget")
-"""Experiments whose runs make up a study."""
 
 
 @dataclass(frozen=True)
@@ -140,16 +137,21 @@ def build(layout: Layout, real: Path, configs: Sequence[RunConfig], tokens_each:
     return folders
 
 
-def studies(layout: Layout, real: Path) -> list[Stage]:
-    """Every stage after training on studies of `SIZES` runs: main results first, all seeds."""
-    runs = {run.run_id: run for name in SOURCES for run in expand(load_experiment(name).runs, layout.scale)}
-    configs = [run for run in runs.values() if isinstance(run, RunConfig) and not run.matched_budget]
+def studies(layout: Layout, real: Path, sizes: Sequence[int]) -> list[Stage]:
+    """Every stage after training on studies of so many runs: main results with as many seeds as need be."""
+    tasks, methods = load_scale(layout.scale).tasks, (*PROBES, "sync", "async")
+    configs = [
+        resolve(layout.scale, task, method, seed)
+        for seed in range(max(sizes) // (len(tasks) * len(methods)) + 1)
+        for task in tasks
+        for method in methods
+    ]
     spent: dict[str, list[Spent]] = {}
-    for size in SIZES:
+    for size in sizes:
         with tempfile.TemporaryDirectory() as name:
             study = Layout(Path(name), layout.scale)
             shutil.copytree(layout.data(TASK), study.data(TASK))
-            folders = list(map(str, build(study, real, configs[:size], TOKENS // SIZES[-1])))
+            folders = list(map(str, build(study, real, configs[:size], TOKENS // max(sizes))))
             options = ("--scale", study.scale, "--results", name)
             table, figure = f"{name}/table1.csv", f"{name}/fig06_07_reward.png"
             stages = {
@@ -173,7 +175,7 @@ def studies(layout: Layout, real: Path) -> list[Stage]:
             for stage, arguments in stages.items():
                 spent.setdefault(stage, []).append(estr(*arguments))
                 click.echo(f"{size} runs, {stage}: {spent[stage][-1].wall:.0f} s", err=True)
-    return [Stage(name, "runs", SIZES, found) for name, found in spent.items()]
+    return [Stage(name, "runs", tuple(sizes), found) for name, found in spent.items()]
 
 
 def planned(scale: str) -> Spent:
@@ -197,7 +199,8 @@ def table(stages: Sequence[Stage]) -> str:
 
 
 @click.command(help=__doc__)
-def main() -> None:
+@click.option("--size", "sizes", multiple=True, default=(15, 30, 60), show_default=True, help="runs of a study")
+def main(sizes: tuple[int, ...]) -> None:
     with started(StepSizes()) as layout:
         short = StepSizes().config("estr")
         short = short.model_copy(update={"train": short.train.model_copy(update={"steps": 20, "tokens_first": 20})})
@@ -208,7 +211,7 @@ def main() -> None:
         columns = [pq.read_table(real / name) for name in ("metrics.parquet", "tokens.parquet")]
         with tempfile.TemporaryDirectory() as folder:
             stages = writing(*columns, Path(folder))
-        stages += studies(layout, real)
+        stages += studies(layout, real, sorted(sizes))
     plans = {scale: asdict(planned(scale)) for scale in ("laptop", "paper")}
     out = FOLDER / "results" / f"load-{date.today()}.json"
     content = {"date": str(date.today()), "commit": commit(), "machine": machine(), "plans": plans}
