@@ -21,11 +21,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from benchmarks.step import TASK, StepSizes, started
-from estr.config import PROBES, RunConfig, keep_rule, load_scale, resolve
+from estr.config import RunConfig, keep_rule, load_scale, resolve
 from estr.evaluate_run import evaluate, evaluate_warm_start
 from estr.layout import Layout
 from estr.provenance import commit, machine, read_json, write_json
 from estr.records import GrowingTable, write_table
+from estr.report.labels import METHODS
 from estr.run_record import run_record
 from estr.stages import train
 
@@ -139,7 +140,7 @@ def build(layout: Layout, real: Path, configs: Sequence[RunConfig], tokens_each:
 
 def studies(layout: Layout, real: Path, sizes: Sequence[int]) -> list[Stage]:
     """Every stage after training on studies of so many runs: main results with as many seeds as need be."""
-    tasks, methods = load_scale(layout.scale).tasks, (*PROBES, "sync", "async")
+    tasks, methods = load_scale(layout.scale).tasks, METHODS[::-1]  # ESTR first: the token figures need it
     configs = [
         resolve(layout.scale, task, method, seed)
         for seed in range(max(sizes) // (len(tasks) * len(methods)) + 1)
