@@ -55,7 +55,7 @@ def main(names: tuple[str, ...], effort: float, note: str, tables_only: bool) ->
     if not tables_only:
         results.mkdir(exist_ok=True)
         measure(names, effort, note, results / f"{date.today()}.json")
-    tables.write(FOLDER / "README.md", sorted(results.glob("*.json"))[-1])
+    tables.write(FOLDER / "README.md", sorted(results.glob("[0-9]*.json"))[-1])
 
 
 def measure(names: tuple[str, ...], effort: float, note: str, out: Path) -> None:
