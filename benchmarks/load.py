@@ -7,8 +7,6 @@ Writing is measured on one run of 500, 1,000 and 2,000 steps with up to 10^6 tok
 import json
 import math
 import shutil
-import subprocess
-import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -21,6 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from benchmarks.step import TASK, StepSizes, started
+from benchmarks.timing import ESTR, ProcessSpent, of_a_process
 from estr.config import RunConfig, keep_rule, load_scale, resolve
 from estr.evaluate_run import evaluate, evaluate_warm_start
 from estr.layout import Layout
@@ -33,23 +32,6 @@ from estr.stages import train
 FOLDER = Path(__file__).parent
 STEPS, TOKENS = 2_000, 1_000_000
 CHECKPOINT_EVERY = 50
-ALONE = """
-import resource, subprocess, sys, time
-began = time.perf_counter()
-done = subprocess.run(sys.argv[1:], stdout=subprocess.DEVNULL)
-used = resource.getrusage(resource.RUSAGE_CHILDREN)
-print(time.perf_counter() - began, used.ru_utime + used.ru_stime, used.ru_maxrss * 1024 / 1e6)
-sys.exit(done.returncode)
-"""
-
-
-@dataclass(frozen=True)
-class Spent:
-    """Of a process and its children: seconds on the clock, CPU seconds, and the largest process's memory in MB."""
-
-    wall: float
-    cpu: float
-    memory: float
 
 
 @dataclass(frozen=True)
@@ -59,25 +41,12 @@ class Stage:
     name: str
     unit: str
     sizes: tuple[float, ...]
-    spent: list[Spent]
+    spent: list[ProcessSpent]
 
     @property
     def exponent(self) -> float:
         """Of CPU seconds against size between the outer sizes; 1 is linear, less has a start-up in it."""
         return math.log(self.spent[-1].cpu / self.spent[0].cpu) / math.log(self.sizes[-1] / self.sizes[0])
-
-
-def in_a_process(*arguments: str) -> Spent:
-    """Runs Python with these arguments, from a small process: a large one would pass on its own peak of memory."""
-    command = [sys.executable, "-c", ALONE, sys.executable, *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        raise RuntimeError(done.stderr[-2000:])
-    return Spent(*map(float, done.stdout.splitlines()[-1].split()))
-
-
-def estr(*arguments: str) -> Spent:
-    return in_a_process("-c", "from estr.cli import main; main()", *arguments)
 
 
 def repeated(table: pa.Table, rows: int) -> pa.Table:
@@ -106,7 +75,7 @@ def writing(metrics: pa.Table, tokens: pa.Table, folder: Path) -> list[Stage]:
         source = folder / f"{name}.parquet"
         write_table(table, source)
         code = "import sys; from benchmarks.load import write; write(*sys.argv[1:])"
-        spent = [in_a_process("-c", code, str(source), str(per_step), str(count)) for count in steps]
+        spent = [of_a_process("-c", code, str(source), str(per_step), str(count)) for count in steps]
         stages.append(Stage(f"write {name}", "rows", tuple(count * per_step for count in steps), spent))
     return stages
 
@@ -147,7 +116,7 @@ def studies(layout: Layout, real: Path, sizes: Sequence[int]) -> list[Stage]:
         for task in tasks
         for method in methods
     ]
-    spent: dict[str, list[Spent]] = {}
+    spent: dict[str, list[ProcessSpent]] = {}
     for size in sizes:
         with tempfile.TemporaryDirectory() as name:
             study = Layout(Path(name), layout.scale)
@@ -174,14 +143,14 @@ def studies(layout: Layout, real: Path, sizes: Sequence[int]) -> list[Stage]:
                 ),
             }
             for stage, arguments in stages.items():
-                spent.setdefault(stage, []).append(estr(*arguments))
+                spent.setdefault(stage, []).append(of_a_process(*ESTR, *arguments))
                 click.echo(f"{size} runs, {stage}: {spent[stage][-1].wall:.0f} s", err=True)
     return [Stage(name, "runs", tuple(sizes), found) for name, found in spent.items()]
 
 
-def planned(scale: str) -> Spent:
+def planned(scale: str) -> ProcessSpent:
     """`snakemake -n all` in this checkout."""
-    return in_a_process("-m", "snakemake", "-n", "-q", "all", "--config", f"scale={scale}")
+    return of_a_process("-m", "snakemake", "-n", "-q", "all", "--config", f"scale={scale}")
 
 
 def table(stages: Sequence[Stage]) -> str:

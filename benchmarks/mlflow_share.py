@@ -1,11 +1,9 @@
 """What MLflow adds to a training run: followed live, and imported when it is complete."""
 
-import resource
 import shutil
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, replace
@@ -13,7 +11,7 @@ from pathlib import Path
 from unittest.mock import patch
 
 from benchmarks.step import StepSizes
-from benchmarks.timing import Clock, Measurement, Spent, measured, plus, spent
+from benchmarks.timing import ESTR, Clock, Measurement, Spent, measured, of_a_process, plus, spent
 from estr import stages
 from estr.config import RunConfig
 from estr.layout import Layout
@@ -69,13 +67,9 @@ def _import(layout: Layout, config: RunConfig, turn: int, runs: int) -> Spent:
             shutil.copytree(folder, copy, ignore=shutil.ignore_patterns("state"))
             other = config.model_copy(update={"seed": 1000 * (turn + 1) + int(copy.name)})
             write_json(copy / "run.json", record | {"run_id": other.run_id, "config": other.model_dump()})
-        command = [sys.executable, "-c", "from estr.cli import main; main()", "track", "runs", *map(str, copies)]
-        command += ["--out", str(Path(name) / "runs.json"), "--scale", layout.scale, "--results", str(layout.results)]
-        wall, before = time.perf_counter(), resource.getrusage(resource.RUSAGE_CHILDREN)
-        subprocess.run(command, check=True, capture_output=True)
-        after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    return Spent((time.perf_counter() - wall) / runs, cpu / runs)
+        options = ("--out", f"{name}/runs.json", "--scale", layout.scale, "--results", str(layout.results))
+        taken = of_a_process(*ESTR, "track", "runs", *map(str, copies), *options)
+    return Spent(taken.wall / runs, taken.cpu / runs)
 
 
 @contextmanager

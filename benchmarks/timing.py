@@ -1,5 +1,7 @@
 """Interleaved timing: the arms of a comparison take turns, and every turn gives one ratio."""
 
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -13,6 +15,35 @@ class Spent(NamedTuple):
 
     wall: float
     cpu: float
+
+
+ALONE = """
+import resource, subprocess, sys, time
+began = time.perf_counter()
+done = subprocess.run(sys.argv[1:], stdout=subprocess.DEVNULL)
+used = resource.getrusage(resource.RUSAGE_CHILDREN)
+print(time.perf_counter() - began, used.ru_utime + used.ru_stime, used.ru_maxrss * 1024 / 1e6)
+sys.exit(done.returncode)
+"""
+ESTR = ("-c", "from estr.cli import main; main()")
+"""Python's arguments for a command of estr."""
+
+
+class ProcessSpent(NamedTuple):
+    """Of a process and its children: seconds on the clock, CPU seconds, and the largest process's memory in MB."""
+
+    wall: float
+    cpu: float
+    memory: float
+
+
+def of_a_process(*arguments: str) -> ProcessSpent:
+    """Runs Python with these arguments, from a small process: a large one would pass on its own peak of memory."""
+    command = [sys.executable, "-c", ALONE, sys.executable, *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise RuntimeError(done.stderr[-2000:])
+    return ProcessSpent(*map(float, done.stdout.splitlines()[-1].split()))
 
 
 class Clock:

@@ -1,6 +1,5 @@
 """What a job of the verl engine starts beside verl, and what it reads of Slurm."""
 
-import socket
 from pathlib import Path
 
 import pandas as pd
@@ -12,12 +11,7 @@ from estr.cluster.launch.server import search_service
 from estr.config import ClusterRun, load_site, resolve_any
 from estr.errors import UserError
 from estr.tools.client import HttpSearch
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+from tests.servers import free_port
 
 
 @pytest.mark.slow

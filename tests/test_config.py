@@ -8,12 +8,12 @@ from hypothesis import strategies as st
 from estr.algorithm.rules import build_rule
 from estr.config import (
     Deviations,
-    StudyConfig,
     expand,
     keep_rule,
     load_experiment,
     load_method,
     load_scale,
+    load_study,
     parse,
     parse_label,
     read_yaml,
@@ -30,7 +30,7 @@ def edit(path: Path, **changes: object) -> None:
 
 
 def test_every_file_is_valid_and_every_run_resolves() -> None:
-    parse(StudyConfig, read_yaml(Path("configs/config.yaml")), "configs/config.yaml")
+    load_study()
     parse(Deviations, read_yaml(Path("configs/paper/deviations.yaml")), "deviations.yaml")
     for scale in ("smoke", "laptop"):
         for path in Path("configs/experiments").glob("*.yaml"):

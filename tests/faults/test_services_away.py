@@ -2,7 +2,6 @@
 
 import json
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -25,6 +24,7 @@ from estr.tasks.base import Problem
 from estr.tasks.search_r1 import SearchR1, search_r1_problem
 from estr.tools.client import HttpSearch
 from tests.evaluation.chat_server import Body, ChatServer, completion
+from tests.servers import free_port
 
 pytestmark = pytest.mark.slow
 
@@ -54,12 +54,6 @@ with ChatServer(judge, models=("judge",), port=int(sys.argv[1])):
     print("serving", flush=True)
     sys.stdin.read()
 """
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 class Policy:

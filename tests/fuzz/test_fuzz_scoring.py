@@ -11,16 +11,8 @@ from hypothesis import strategies as st
 
 from estr.scoring import RULES, Verdict, dapo_answer, parse_confidence, score_lines
 from estr.scoring.latex import last_boxed, plain_latex
+from tests.scoring.forms import FORM
 
-FORM = {
-    "gsm8k_strict": "#### {}",
-    "gsm8k_flexible": "#### {}",
-    "dapo_math": "Answer: {}",
-    "aime": "\\boxed{{{}}}",
-    "aime_answer_or_box": "Answer: {}",
-    "search_r1_em": "<answer>{}</answer>",
-    "browsecomp_plus_exact": "Exact Answer: {}",
-}
 MARKS = [
     "####",
     "#### ",

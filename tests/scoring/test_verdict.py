@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from estr.errors import UserError
 from estr.scoring import DEFAULT_RULE, RULES, Verdict, scoring_rule
+from tests.scoring.forms import FORM
 
 T = TypeVar("T")
 MEGABYTE = 1_000_000
@@ -49,15 +50,6 @@ HOSTILE = {
 }
 
 
-FORM = {
-    "gsm8k_strict": "#### {}",
-    "gsm8k_flexible": "#### {}",
-    "dapo_math": "Answer: {}",
-    "aime": "\\boxed{{{}}}",
-    "aime_answer_or_box": "Answer: {}",
-    "search_r1_em": "<answer>{}</answer>",
-    "browsecomp_plus_exact": "Exact Answer: {}",
-}
 READABLE = {  # where an answer of 16 stands in spite of everything
     "gsm8k_flexible": {"nested braces", "nested boxes"},
     "aime": {"nested boxes", "right to left", "full width"},

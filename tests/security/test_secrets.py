@@ -22,8 +22,9 @@ from estr.cluster.launch.server import search_service
 from estr.config import ClusterRun, Site, StudyConfig, load_site, parse, resolve_any
 from estr.errors import UserError
 from tests.evaluation.chat_server import Body, ChatServer, completion, failure
-from tests.security.conftest import RUN, estr, free_port
+from tests.security.conftest import RUN, estr
 from tests.security.leaks import leaks, watched
+from tests.servers import free_port
 
 
 @pytest.mark.slow

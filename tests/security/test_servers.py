@@ -15,7 +15,7 @@ from click.testing import CliRunner
 from estr.cli import main
 from estr.layout import Layout
 from estr.tracking import Catalogue, open_study
-from tests.security.conftest import family, free_port, served
+from tests.servers import family, free_port, served
 
 pytestmark = pytest.mark.slow
 SECRET = "the content of a file outside"

@@ -12,7 +12,7 @@ import pytest
 from playwright.sync_api import Page, Response, expect, sync_playwright
 
 from estr.tracking import VIEWS
-from tests.reproduction import free_port, mlflow_server
+from tests.servers import free_port, mlflow_server
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 PATIENCE = 90_000  # ms; one of two busy cores draws the page

@@ -13,7 +13,8 @@ import pyarrow.parquet as pq
 import pytest
 from mlflow.tracking import MlflowClient
 
-from tests.reproduction import BIN, ENVIRONMENT, free_port, mlflow_server
+from tests.reproduction import BIN, ENVIRONMENT
+from tests.servers import free_port, mlflow_server
 
 RUN = "results/smoke/runs/dapo_math/estr/seed0"
 STEPS, EVERY = 60, 5

@@ -30,6 +30,15 @@ def study(layout: Layout, catalogue: Catalogue, fresh_store: Path) -> Study:
     return open_study(layout, catalogue)
 
 
+@pytest.fixture
+def imported(study: Study, layout: Layout, catalogue: Catalogue, complete: Callable[..., Path], tmp_path: Path) -> Path:
+    """A complete run that was imported twice, with `runs.json` beside the results."""
+    folder = complete()
+    for _ in range(2):
+        import_runs(study, layout, catalogue, [folder], tmp_path / "runs.json")
+    return folder
+
+
 def runs_of(study: Study, experiment: str, kind: str) -> list[Run]:
     client = MlflowClient(study.tracking_uri)
     return list(client.search_runs([study.chapter(experiment).experiment_id], f"tags.kind = '{kind}'"))
@@ -61,12 +70,7 @@ def test_a_followed_run_continues_and_repeats_add_nothing(study: Study, layout: 
     assert "masked_entropy" not in run.data.metrics
 
 
-def test_a_complete_run_is_logged_in_full_once(
-    study: Study, layout: Layout, catalogue: Catalogue, complete: Callable[..., Path], tmp_path: Path
-) -> None:
-    folder = complete()
-    for _ in range(2):
-        import_runs(study, layout, catalogue, [folder], tmp_path / "runs.json")
+def test_a_complete_run_is_logged_in_full_once(study: Study, imported: Path, tmp_path: Path) -> None:
     [run] = runs_of(study, "main_results", "run")
     places = read_json(tmp_path / "runs.json")
     assert places["runs"] == {
@@ -99,30 +103,22 @@ def test_claims_about_another_task_or_method_are_not_the_runs(catalogue: Catalog
 
 
 def test_its_evaluation_lies_below_it(
-    study: Study, layout: Layout, catalogue: Catalogue, complete: Callable[..., Path], tmp_path: Path
+    study: Study, layout: Layout, catalogue: Catalogue, imported: Path, tmp_path: Path
 ) -> None:
-    folder = complete()
-    for _ in range(2):
-        import_runs(study, layout, catalogue, [folder], tmp_path / "runs.json")
     [run], [evaluation] = runs_of(study, "main_results", "run"), runs_of(study, "main_results", "evaluation")
     assert evaluation.data.tags["mlflow.parentRunId"] == run.info.run_id
     assert evaluation.data.metrics["eval/avg_at_4"] == 0.25
     assert evaluation.inputs.dataset_inputs[0].tags[0].value == "evaluation"
 
-    changed = read_json(folder / "evaluation.json") | {"avg@4": 0.5}
-    (folder / "evaluation.json").write_text(json.dumps(changed))
-    import_runs(study, layout, catalogue, [folder], tmp_path / "runs.json")
+    changed = read_json(imported / "evaluation.json") | {"avg@4": 0.5}
+    (imported / "evaluation.json").write_text(json.dumps(changed))
+    import_runs(study, layout, catalogue, [imported], tmp_path / "runs.json")
     assert len(runs_of(study, "main_results", "evaluation")) == 2
     [run] = runs_of(study, "main_results", "run")
     assert run.data.metrics["eval/avg_at_4"] == 0.5
 
 
-def test_other_experiments_that_need_the_run_have_an_entry(
-    study: Study, layout: Layout, catalogue: Catalogue, complete: Callable[..., Path], tmp_path: Path
-) -> None:
-    folder = complete()
-    for _ in range(2):
-        import_runs(study, layout, catalogue, [folder], tmp_path / "runs.json")
+def test_other_experiments_that_need_the_run_have_an_entry(study: Study, imported: Path) -> None:
     [run] = runs_of(study, "main_results", "run")
     [entry] = runs_of(study, "matched_budget", "run")
     assert entry.info.run_name == run.info.run_name

@@ -13,7 +13,8 @@ from estr.errors import UserError
 from estr.layout import Layout
 from estr.provenance import write_json
 from estr.tracking import Catalogue, Study, open_study
-from tests.reproduction import BIN, REPOSITORY, free_port, mlflow_server
+from tests.reproduction import BIN, REPOSITORY
+from tests.servers import free_port, mlflow_server
 
 
 @pytest.mark.slow

@@ -11,12 +11,12 @@ from estr.cli.group import PATH, artifact_options, fail, main, scale_options
 from estr.config import (
     ClusterRun,
     Deviations,
-    StudyConfig,
     configs_folder,
     expand,
     load_any_scale,
     load_experiment,
     load_site,
+    load_study,
     parse,
     read_yaml,
     resolve,
@@ -199,7 +199,7 @@ def report(
 
     config = configs_folder()
     deviations = parse(Deviations, read_yaml(config / "paper" / "deviations.yaml"), "configs/paper/deviations.yaml")
-    study = parse(StudyConfig, read_yaml(config / "config.yaml"), "configs/config.yaml")
+    study = load_study()
     option = "" if scale == study.scale else f" --config scale={scale}"
     commands = {path.stem: f"snakemake {path}{option}" for path in (*tables, *figures)}
     context: ReportContext = {"commands": commands, "deviations": deviations.of(scale)}
@@ -223,7 +223,7 @@ def reference(folders: tuple[Path, ...], tables: tuple[Path, ...], figures: tupl
 def check_config() -> None:
     """Validate every file under configs/, down to each run's thresholds, and count the runs of each experiment."""
     folder = configs_folder()
-    parse(StudyConfig, read_yaml(folder / "config.yaml"), "configs/config.yaml")
+    load_study()
     parse(Deviations, read_yaml(folder / "paper" / "deviations.yaml"), "configs/paper/deviations.yaml")
     load_site()
     kinds = ("scales", "experiments", "methods")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from estr.cli.group import PATH, artifact_options, main, scale_options
-from estr.config import StudyConfig, configs_folder, parse, read_yaml
+from estr.config import load_study
 from estr.errors import UserError
 from estr.layout import Layout, existing
 
@@ -80,15 +80,10 @@ def track_import(uri: str | None, scale: str, results: Path) -> None:
     study = _reopened(layout, uri)
     import_runs(study, layout, catalogue, evaluated, layout.tracked_runs)
     tables = sorted((layout.root / "tables").glob("*.csv"))
-    figures = sorted((figures_folder() / scale).glob("*.png"))
+    figures = sorted((Path(load_study().figures) / scale).glob("*.png"))
     report = layout.root / "report.html"
     publish(study, catalogue, tables, figures, report if report.exists() else None)
     click.echo(f"{len(evaluated)} runs, {len(tables)} tables, {len(figures)} figures in {study.tracking_uri}")
-
-
-def figures_folder() -> Path:
-    path = configs_folder() / "config.yaml"
-    return Path(parse(StudyConfig, read_yaml(path), "configs/config.yaml").figures)
 
 
 def _reopened(layout: Layout, uri: str | None = None) -> "Study":

@@ -9,6 +9,7 @@ from estr.config.files import (
     load_scale,
     load_site,
     load_sizes,
+    load_study,
     load_task,
     parse,
 )
@@ -63,6 +64,7 @@ __all__ = [
     "load_scale",
     "load_site",
     "load_sizes",
+    "load_study",
     "load_task",
     "parse",
     "parse_label",

@@ -18,6 +18,7 @@ from estr.config.sections import (
     PolicySizes,
     PretrainSettings,
     ScaleConfig,
+    StudyConfig,
     TaskConfig,
     TaskSizes,
     TrainSettings,
@@ -78,6 +79,11 @@ def load_any_scale(name: str) -> ScaleConfig | ClusterScale:
     if isinstance(content, dict) and content.get("engine") == "verl":
         return parse(ClusterScale, content, source)
     return parse(ScaleConfig, content, source)
+
+
+def load_study() -> StudyConfig:
+    """`configs/config.yaml`."""
+    return parse(StudyConfig, read_yaml(configs_folder() / "config.yaml"), "configs/config.yaml")
 
 
 @cache

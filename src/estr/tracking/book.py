@@ -49,8 +49,8 @@ class Book:
         digest = tags.get(EVALUATION_DIGEST) or tags.get(DIGEST) or run.info.run_id
         return run.info.experiment_id, tags["kind"], tags.get("run_id", ""), digest
 
-    def enter(self, folder: Path) -> tuple[str, str]:
-        """The MLflow experiment and run of a complete run, made from its files as far as the store lacks it."""
+    def enter(self, folder: Path) -> tuple[str, dict[str, str]]:
+        """A complete run's id, and its MLflow experiment and run, made from its files as far as the store lacks it."""
         record = read_json(folder / "run.json")
         kind = ClusterRun if record["config"]["engine"] == "verl" else RunConfig
         config: Run = kind.model_validate(record["config"])
@@ -66,7 +66,7 @@ class Book:
         self._evaluation(config, run_id, home.experiment_id, folder / "evaluation.json", evaluation)
         for name in self.catalogue.shared(config.run_id):
             self._share(config, name, (home.experiment_id, run_id), digest, folder, evaluation)
-        return home.experiment_id, run_id
+        return config.run_id, {"experiment_id": home.experiment_id, "run_id": run_id}
 
     def _log(self, config: Run, record: dict[str, Any], folder: Path, digest: str, known: str | None) -> str:
         """Log a complete run in full; one that followed its training, or an import that was cut off, is continued."""
@@ -137,10 +137,7 @@ def import_runs(study: Study, layout: Layout, catalogue: Catalogue, runs: Sequen
     `out` gets tracking_uri, and by run id the MLflow experiment and run.
     """
     book = Book(study, layout, catalogue)
-    found = {}
-    for folder in tqdm(runs, desc="MLflow", unit="run", disable=None):
-        experiment_id, run_id = book.enter(folder)
-        found[read_json(folder / "run.json")["run_id"]] = {"experiment_id": experiment_id, "run_id": run_id}
+    found = dict(book.enter(folder) for folder in tqdm(runs, desc="MLflow", unit="run", disable=None))
     write_json(out, {"tracking_uri": study.tracking_uri, "runs": found})
 
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from functools import cache
 
-from estr.config import Run, StudyConfig, configs_folder, expand, load_any_scale, load_experiment, parse, read_yaml
+from estr.config import Run, configs_folder, expand, load_any_scale, load_experiment, load_study
 from estr.config.claims import ClaimEntry, load_claim_entries
 
 REPRODUCTION = "reproduction"
@@ -72,9 +72,8 @@ def load_catalogue(scale: str) -> Catalogue:
     Raises:
         UserError: a file of configs/ is not valid.
     """
-    folder = configs_folder()
-    study = parse(StudyConfig, read_yaml(folder / "config.yaml"), "configs/config.yaml")
-    others = sorted({path.stem for path in (folder / "experiments").glob("*.yaml")} - set(study.experiments))
+    study = load_study()
+    others = sorted({path.stem for path in (configs_folder() / "experiments").glob("*.yaml")} - set(study.experiments))
     claims = [claim for _, claim in load_claim_entries()]
     engine = load_any_scale(scale).engine
     experiments: dict[str, Experiment] = {}
