@@ -1,5 +1,6 @@
 import json
 import logging
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -160,16 +161,19 @@ def test_retry_after_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_timeouts_are_retried_and_then_named(tmp_path: Path) -> None:
+    release = threading.Event()
+
     def slow(body: Body) -> dict[str, object]:
         if body["max_tokens"] > 1:
-            time.sleep(0.6)
+            release.wait(60)
         return completion(YES)
 
     with ChatServer(slow) as server:
-        judge = make_judge(server, tmp_path, timeout_s=0.2)
+        judge = make_judge(server, tmp_path, timeout_s=2)
         with pytest.raises(UserError, match=r"judge judge-model does not answer \(no answer in time\)"):
             judge.judge("q", "r", "g")
         assert len(server.requests) == QUICK.tries
+        release.set()
     assert (tmp_path / "judge.jsonl").read_bytes() == b""
 
 

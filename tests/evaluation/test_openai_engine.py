@@ -326,13 +326,16 @@ def test_a_problem_that_the_server_refuses_is_a_failed_sample() -> None:
 
 
 def test_timeouts(caplog: pytest.LogCaptureFixture) -> None:
+    release = threading.Event()
+
     def script(body: Body) -> dict[str, Any]:
         if body["max_tokens"] > 1 and number(body) == 1:
-            time.sleep(0.6)
+            release.wait(60)
         return completion("#### 0")
 
     with ChatServer(script) as server:
-        found = answers(engine(server, Sums(), timeout_s=0.2), count=3)
+        found = answers(engine(server, Sums(), timeout_s=2), count=3)
+        release.set()
     assert [samples[0].status for samples in found] == ["completed", "failed", "completed"]
     assert "no answer in time" in caplog.text
 
@@ -374,18 +377,18 @@ def test_the_key_is_in_no_file_and_no_log(
 
 def test_an_interrupted_evaluation_does_not_wait_for_the_server() -> None:
     release = threading.Event()
+    waited: list[bool] = []
 
     def script(body: Body) -> dict[str, Any]:
         if body["max_tokens"] > 1 and number(body) > 0:
-            release.wait(60)
+            waited.append(release.wait(60))
         return completion("x")
 
     with ChatServer(script) as server:
         running = engine(server, Sums(), concurrency=3).answer(sum_problems(20), 1, range(20))
         next(running)
-        started = time.monotonic()
         running.close()
-        assert time.monotonic() - started < 5
+        assert waited == []  # the server still owes its answers
         release.set()
         time.sleep(0.3)
         assert len(server.requests) <= 1 + 3 + 1

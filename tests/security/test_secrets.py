@@ -231,7 +231,7 @@ def test_the_search_finds_what_it_is_for(tmp_path: Path) -> None:
         store.execute("insert into t values (?)", (key,))
     (tmp_path / "clean.txt").write_text("ab+/cd")
     with watched() as commands:
-        subprocess.run([sys.executable, "-c", "import time; time.sleep(0.5)", key], check=True)
+        subprocess.run([sys.executable, "-c", "import time; time.sleep(3)", key], check=True)
     found = leaks([key], tmp_path, *commands)
     said = {name for name in found if name.startswith("text ")}
     assert said  # a command line, perhaps its fork's as well
