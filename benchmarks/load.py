@@ -8,10 +8,11 @@ import json
 import math
 import shutil
 import tempfile
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
+from typing import Any
 
 import click
 import numpy as np
@@ -168,6 +169,25 @@ def table(stages: Sequence[Stage]) -> str:
     return "\n".join(lines)
 
 
+def content(stages: Sequence[Stage], plans: Mapping[str, ProcessSpent]) -> dict[str, Any]:
+    """What a file of results holds."""
+    return {
+        "date": str(date.today()),
+        "commit": commit(),
+        "machine": machine(),
+        "plans": {scale: found._asdict() for scale, found in plans.items()},
+        "stages": [
+            {
+                "name": stage.name,
+                "unit": stage.unit,
+                "sizes": list(stage.sizes),
+                "spent": [found._asdict() for found in stage.spent],
+            }
+            for stage in stages
+        ],
+    }
+
+
 @click.command(help=__doc__)
 @click.option("--size", "sizes", multiple=True, default=(15, 30, 60), show_default=True, help="runs of a study")
 def main(sizes: tuple[int, ...]) -> None:
@@ -182,13 +202,12 @@ def main(sizes: tuple[int, ...]) -> None:
         with tempfile.TemporaryDirectory() as folder:
             stages = writing(*columns, Path(folder))
         stages += studies(layout, real, sorted(sizes))
-    plans = {scale: asdict(planned(scale)) for scale in ("laptop", "paper")}
+    plans = {scale: planned(scale) for scale in ("laptop", "paper")}
     out = FOLDER / "results" / f"load-{date.today()}.json"
-    content = {"date": str(date.today()), "commit": commit(), "machine": machine(), "plans": plans}
-    out.write_text(json.dumps(content | {"stages": [asdict(stage) for stage in stages]}, indent=2) + "\n")
+    out.write_text(json.dumps(content(stages, plans), indent=2) + "\n")
     click.echo(table(stages))
     for scale, found in plans.items():
-        click.echo(f"`snakemake -n all`, scale {scale}: {found['wall']:.1f} s, {found['memory']:.0f} MB")
+        click.echo(f"`snakemake -n all`, scale {scale}: {found.wall:.1f} s, {found.memory:.0f} MB")
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from benchmarks.timing import Measurement, measured, take_turns
 from estr.algorithm import token_logprob
 from estr.embedded.concurrent.slots import SlotSampler
 from estr.embedded.policy import Policy
-from estr.embedded.sampler import _draw, _read_prompt, sample
+from estr.embedded.sampler import AT_ONCE, _draw, _read_prompt, sample
 
 NO_END = -1
 """No token has this id: every row is as long as it may be."""
@@ -45,21 +45,33 @@ def silent_sample(policy: Policy, prompts: Tensor, group: int, max_tokens: int, 
     tokens, written = torch.zeros(rows, max_tokens, dtype=torch.int64), torch.full((rows, max_tokens), -1)
     logprob, mask = torch.zeros(rows, max_tokens), torch.zeros(rows, max_tokens, dtype=torch.bool)
     alive = torch.ones(rows, dtype=torch.bool)
+    steps: list[tuple[int, Tensor, Tensor]] = []
+
+    def record() -> None:
+        positions, scores, chosen = zip(*steps, strict=True)
+        logprob[:, list(positions)] = token_logprob(torch.stack(scores, 1), torch.stack(chosen, 1))
+        steps.clear()
+
     valid = torch.ones_like(prompts, dtype=torch.bool)
     hidden, cache = _read_prompt(policy, prompts, valid, group, max_tokens)
     for t in range(max_tokens):
         scores = policy.head(hidden[:, -1])
         chosen = _draw(scores / 1.0, generator)
+        steps.append((t, scores, chosen))
+        if len(steps) == AT_ONCE:
+            record()
         own = alive & (written[:, t] < 0)
-        tokens[own, t] = chosen[own]
-        logprob[own, t] = token_logprob(scores, chosen)[own]
+        tokens[:, t] = torch.where(own, chosen, tokens[:, t])
         mask[:, t] = own
         for row in (own & (chosen == NO_END)).nonzero()[:, 0].tolist():
             alive[row] = False
         if not alive.any() or t + 1 == max_tokens:
             break
-        bool((written[alive, t + 1] >= 0).all())
+        bool(((written[:, t + 1] >= 0) | ~alive).all())
         hidden, cache = policy.read(tokens[:, t : t + 1], cache)
+    if steps:
+        record()
+    logprob.masked_fill_(~mask, 0)
     return tokens
 
 

@@ -1,5 +1,6 @@
 """Every benchmark at a tiny size: it runs, and its ratios are finite and positive."""
 
+import json
 import math
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -8,11 +9,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks import mlflow_share, objective, recording, sampling, step, tables
+from benchmarks import load, mlflow_share, objective, recording, sampling, step, tables
 from benchmarks.growth import around, growth
 from benchmarks.policies import Load
 from benchmarks.step import StepSizes
-from benchmarks.timing import Measurement, Spent, measured, take_turns
+from benchmarks.timing import Measurement, ProcessSpent, Spent, measured, take_turns
 from estr.layout import Layout
 
 LOAD = Load(prompts=2, group=2, prompt_length=3, max_tokens=4, vocabulary=11)
@@ -87,6 +88,16 @@ def test_growth_has_no_targets(layout: Layout) -> None:
     check(found, 3 + 2 + 2)
     assert {each.verdict for each in found} == {""}
     assert [load.rows for load in around(Load())] == [32, 512, 128, 128, 128, 128]
+
+
+def test_results_of_the_load_are_written_by_name() -> None:
+    spent = [ProcessSpent(2.0, 1.0, 100.0), ProcessSpent(4.0, 4.0, 110.0)]
+    stage = load.Stage("table 1", "runs", (15, 60), spent)
+    found = json.loads(json.dumps(load.content([stage], {"laptop": spent[0]})))
+    assert found["plans"] == {"laptop": {"wall": 2.0, "cpu": 1.0, "memory": 100.0}}
+    [written] = found["stages"]
+    assert (written["sizes"], written["spent"][1]) == ([15, 60], {"wall": 4.0, "cpu": 4.0, "memory": 110.0})
+    assert load.table([stage]).endswith("| 15 / 60 runs | 2.0 / 4.0 | 1.0 / 4.0 | 100 / 110 | size^1.00 |")
 
 
 def test_tables_replace_what_stands_between_the_marks(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """The guard of everything: what the sampler recorded is what the weights say, token by token, version by version."""
 
+from dataclasses import fields
 from itertools import pairwise
 
 import pytest
@@ -62,6 +63,17 @@ def test_rescoring_reproduces_every_version_over_switches(policy: Policy, temper
         assert (sampled.logprob[others] - logprob[others]).abs().max() > 0.01
         checked += int(here.sum())
     assert checked == int(sampled.mask.sum())
+
+
+@pytest.mark.parametrize("at_once", [1, 5, 8])
+def test_steps_recorded_together_have_the_bits_of_single_ones(
+    policy: Policy, at_once: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    together, _ = rollout(policy, "retract", 0.7)
+    monkeypatch.setattr("estr.embedded.sampler.AT_ONCE", at_once)
+    apart, _ = rollout(policy, "retract", 0.7)
+    for field in fields(Rollout):
+        assert torch.equal(getattr(together, field.name), getattr(apart, field.name))
 
 
 def test_in_place_switch_keeps_old_keys_and_values(policy: Policy) -> None:

@@ -231,6 +231,11 @@ def test_saved_views_are_searches_that_mlflow_understands(study: Study) -> None:
         client.search_runs([place], view.search, order_by=[f"metrics.`{view.by}`"])
 
 
+def test_a_table_whose_rows_name_no_runs_has_no_heading(catalogue: Catalogue) -> None:
+    note = parent_note("main_results", catalogue, {"table1": [("row", "#/experiments/1")], "table9": []})
+    assert "table1: the runs of each row" in note and "table9: the runs" not in note
+
+
 def test_a_long_description_ends_at_a_line(catalogue: Catalogue) -> None:
     rows = {"table1": [(f"row {n}", "#/experiments/1") for n in range(1000)]}
     note = parent_note("main_results", catalogue, rows)

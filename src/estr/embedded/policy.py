@@ -106,17 +106,19 @@ class _Attention(nn.Module):
         self.o_proj = nn.Linear(self.heads * self.head_dim, width, bias=False)
 
     def forward(
-        self, x: Tensor, rotation: tuple[Tensor, Tensor], extend: Extend, mask: Tensor
+        self, x: Tensor, rotation: tuple[Tensor, Tensor], extend: Extend, mask: Tensor | None
     ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
         rows, length, _ = x.shape
-        q = _rotate(self.q_proj(x).view(rows, length, self.heads, self.head_dim), rotation).transpose(1, 2)
-        k = _rotate(self.k_proj(x).view(rows, length, self.kv_heads, self.head_dim), rotation).transpose(1, 2)
+        both = torch.cat([self.q_proj(x), self.k_proj(x)], -1).view(rows, length, -1, self.head_dim)
+        q, k = _rotate(both, rotation).transpose(1, 2).split([self.heads, self.kv_heads], dim=1)
         v = self.v_proj(x).view(rows, length, self.kv_heads, self.head_dim).transpose(1, 2)
         k, v = extend(k, v)
         repeat = self.heads // self.kv_heads
         keys, values = (k, v) if repeat == 1 else (k.repeat_interleave(repeat, 1), v.repeat_interleave(repeat, 1))
         scores = (q @ keys.transpose(2, 3)) * self.head_dim**-0.5
-        weights = scores.masked_fill(~mask, torch.finfo(scores.dtype).min).softmax(dim=-1)
+        if mask is not None:
+            scores = scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
+        weights = scores.softmax(dim=-1)
         mixed = (weights @ values).transpose(1, 2).reshape(rows, length, -1)
         return self.o_proj(mixed), (k, v)
 
@@ -142,7 +144,7 @@ class _Layer(nn.Module):
         self.post_attention_layernorm = nn.RMSNorm(shape.hidden_size, eps=shape.rms_norm_eps)
 
     def forward(
-        self, x: Tensor, rotation: tuple[Tensor, Tensor], extend: Extend, mask: Tensor
+        self, x: Tensor, rotation: tuple[Tensor, Tensor], extend: Extend, mask: Tensor | None
     ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
         mixed, present = self.self_attn(self.input_layernorm(x), rotation, extend, mask)
         x = x + mixed
@@ -198,10 +200,14 @@ class Policy(nn.Module):
         valid = torch.ones_like(tokens, dtype=torch.bool) if valid is None else valid
         known = valid if cache is None else torch.cat([cache.valid, valid], dim=1)
         past = known.shape[1] - length
-        position = (known.cumsum(1) - 1).clamp(min=0)[:, past:]
+        if length == 1:  # a sampling step: the token sees all that is known
+            before, seen = known.sum(1, keepdim=True), known.unsqueeze(1)
+        else:
+            causal = torch.ones(length, past + length, dtype=torch.bool).tril(diagonal=past)
+            before, seen = known.cumsum(1)[:, past:], causal & known.unsqueeze(1)
+        position = (before - 1).clamp(min=0)
+        mask = None if length == 1 and bool(known.all()) else seen.unsqueeze(1)
         rotation = (self._cos[position].unsqueeze(2), self._sin[position].unsqueeze(2))
-        causal = torch.ones(length, past + length, dtype=torch.bool).tril(diagonal=past)
-        mask = (causal & known.unsqueeze(1)).unsqueeze(1)
         x = self.model.embed_tokens(tokens)
         layers = []
         for index, layer in enumerate(self.model.layers):

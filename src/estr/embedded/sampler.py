@@ -10,6 +10,8 @@ from torch import Tensor
 from estr.algorithm.signals import logprob_and_entropy
 from estr.embedded.policy import KeyValueCache, Policy
 
+AT_ONCE = 16
+"""Steps whose log-probs and entropies are computed together; their scores are kept for so long."""
 OnSwitch = Literal["retract", "in_place"]
 Reply = Callable[[int, list[int]], Sequence[int] | None]
 """(row, ids of the turn it has just ended) -> ids of the tool output that follows, or None: the row is finished."""
@@ -60,11 +62,12 @@ def sample(
     rows = prompts.shape[0] * group
     tokens = torch.full((rows, max_tokens), pad_id)
     written = torch.full((rows, max_tokens), -1)  # tool output, where it is known already
-    version = torch.full((rows, max_tokens), -1)
+    used = [-1] * max_tokens  # the version at each position
     logprob, entropy = torch.zeros(rows, max_tokens), torch.zeros(rows, max_tokens)
     mask = torch.zeros(rows, max_tokens, dtype=torch.bool)
     alive = torch.ones(rows, dtype=torch.bool)
     turn_start = [0] * rows
+    steps: list[tuple[int, Tensor, Tensor]] = []
     schedule = iter(zip([0, *switch_at], versions, strict=True))
     _, (number, policy) = next(schedule)
     upcoming = next(schedule, None)
@@ -82,11 +85,12 @@ def sample(
                 hidden, cache = policy.read(tokens[:, t - 1 : t], cache.without_last())
         scores = policy.head(hidden[:, -1])
         chosen = _draw(scores / temperature, generator)
-        chosen_logprob, chosen_entropy = logprob_and_entropy(scores, chosen, temperature)
+        steps.append((t, scores, chosen))
+        if len(steps) == AT_ONCE:
+            _record(steps, temperature, logprob, entropy)
         own = alive & (written[:, t] < 0)
-        tokens[own, t] = chosen[own]
-        logprob[own, t], entropy[own, t] = chosen_logprob[own], chosen_entropy[own]
-        version[own, t] = number
+        tokens[:, t] = torch.where(own, chosen, tokens[:, t])
+        used[t] = number
         mask[:, t] = own
         for row in (own & (chosen == end_id)).nonzero()[:, 0].tolist():
             following = reply(row, tokens[row, turn_start[row] : t].tolist())
@@ -100,12 +104,16 @@ def sample(
             break
         # positions where no row samples need no step of their own, up to the next version switch
         end, limit = t + 1, max_tokens if upcoming is None else upcoming[0]
-        while end < min(limit, max_tokens) and bool((written[alive, end] >= 0).all()):
+        while end < min(limit, max_tokens) and bool(((written[:, end] >= 0) | ~alive).all()):
             end += 1
         if end == max_tokens:
             break
         hidden, cache = policy.read(tokens[:, t:end], cache)
         t = end
+    _record(steps, temperature, logprob, entropy)
+    version = torch.where(mask, torch.tensor(used), -1)
+    logprob.masked_fill_(~mask, 0)
+    entropy.masked_fill_(~mask, 0)
     columns = (tokens, mask, logprob, entropy, version)
     longest = int(mask.any(0).nonzero()[-1]) + 1
     return Rollout(prompts, prompt_valid, *(column[:, :longest] for column in columns))
@@ -114,6 +122,17 @@ def sample(
 def _read_prompt(policy: Policy, prompts: Tensor, valid: Tensor, group: int, room: int) -> tuple[Tensor, KeyValueCache]:
     hidden, cache = policy.read(prompts, valid=valid)
     return hidden[:, -1:].repeat_interleave(group, 0), cache.expand(group, room)
+
+
+def _record(steps: list[tuple[int, Tensor, Tensor]], temperature: float, logprob: Tensor, entropy: Tensor) -> None:
+    """Fill the columns of `steps` (position, scores `[rows, vocab]`, chosen `[rows]`), which are forgotten."""
+    if not steps:
+        return
+    positions, scores, chosen = zip(*steps, strict=True)
+    columns = logprob_and_entropy(torch.stack(scores, 1), torch.stack(chosen, 1), temperature)
+    at = list(positions)
+    logprob[:, at], entropy[:, at] = columns
+    steps.clear()
 
 
 def _draw(logits: Tensor, generator: torch.Generator) -> Tensor:

@@ -108,7 +108,8 @@ def parent_note(
     if experiment in catalogue.experiments:
         lines += _claims(catalogue.experiments[experiment].claims, verdicts or {})
     for table, named in (rows or {}).items():
-        lines += ["", f"#### {table}: the runs of each row", *(f"- [{name}]({link})" for name, link in named)]
+        if named:
+            lines += ["", f"#### {table}: the runs of each row", *(f"- [{name}]({link})" for name, link in named)]
     return _cut("\n".join(lines))
 
 
