@@ -35,7 +35,7 @@ def plan(layout: Layout, effort: float) -> dict[str, Callable[[], list[Measureme
     return {
         "objective": lambda: objective.alone(64, 2048, turns(40)),
         "update": lambda: objective.in_a_step(64, 2048, rows=4, turns=turns(8)),
-        "recording": lambda: recording.per_step(Load(), turns(30)),
+        "recording": lambda: recording.per_step(Load(), turns(300)),
         "sampling": lambda: sampling.equal_lengths(Load(), turns(20)),
         "skewed": lambda: [m for spread in (0.4, 1.0) for m in sampling.skewed_lengths(SKEWED, spread, 4, turns(5))],
         "step": lambda: step.whole_step(layout, STEP, steps=3, turns=turns(12)),

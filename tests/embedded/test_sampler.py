@@ -65,7 +65,7 @@ def test_rescoring_reproduces_every_version_over_switches(policy: Policy, temper
     assert checked == int(sampled.mask.sum())
 
 
-@pytest.mark.parametrize("at_once", [1, 5, 8])
+@pytest.mark.parametrize("at_once", [1, 5, 16])
 def test_steps_recorded_together_have_the_bits_of_single_ones(
     policy: Policy, at_once: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

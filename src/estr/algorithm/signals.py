@@ -153,5 +153,5 @@ def _log_softmax(logits: Tensor, temperature: float) -> Tensor:
 
 
 def _entropy(log_probabilities: Tensor) -> Tensor:
-    finite_part = log_probabilities.masked_fill(log_probabilities == -torch.inf, 0.0)
-    return -(log_probabilities.exp() * finite_part).sum(-1)
+    # below the floor, -inf included, a probability is 0 in float64 as well, and so is its product
+    return -(log_probabilities.exp() * log_probabilities.clamp(min=-1e4)).sum(-1)

@@ -1,6 +1,7 @@
 """Complete runs with their evaluations, tables, figures and the report, put into the store; what it has stays."""
 
 import csv
+import gc
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -137,6 +138,7 @@ def import_runs(study: Study, layout: Layout, catalogue: Catalogue, runs: Sequen
     `out` gets tracking_uri, and by run id the MLflow experiment and run.
     """
     book = Book(study, layout, catalogue)
+    gc.freeze()  # the libraries that are loaded: to look through them for every batch of points takes a fifth of the time
     found = dict(book.enter(folder) for folder in tqdm(runs, desc="MLflow", unit="run", disable=None))
     write_json(out, {"tracking_uri": study.tracking_uri, "runs": found})
 
