@@ -10,7 +10,7 @@ from torch import Tensor
 from estr.algorithm.signals import logprob_and_entropy
 from estr.embedded.policy import KeyValueCache, Policy
 
-AT_ONCE = 8
+AT_ONCE = 4
 """Steps whose log-probs and entropies are computed together; their scores are kept for so long."""
 OnSwitch = Literal["retract", "in_place"]
 Reply = Callable[[int, list[int]], Sequence[int] | None]

@@ -138,7 +138,7 @@ def import_runs(study: Study, layout: Layout, catalogue: Catalogue, runs: Sequen
     `out` gets tracking_uri, and by run id the MLflow experiment and run.
     """
     book = Book(study, layout, catalogue)
-    gc.freeze()  # the libraries that are loaded: to look through them for every batch of points takes a fifth of the time
+    gc.freeze()  # the libraries: looking through them for garbage, batch by batch, would take a fifth of the time
     found = dict(book.enter(folder) for folder in tqdm(runs, desc="MLflow", unit="run", disable=None))
     write_json(out, {"tracking_uri": study.tracking_uri, "runs": found})
 
