@@ -71,13 +71,13 @@ def url() -> Iterator[str]:
 
 @pytest.fixture
 def web(url: str) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=url, trust_env=False, timeout=20) as client:
+    with httpx.Client(base_url=url, trust_env=False, timeout=120) as client:
         yield client
 
 
 def stop(process: subprocess.Popen[str], signal_number: int = signal.SIGTERM) -> tuple[str, str]:
     process.send_signal(signal_number)
-    return process.communicate(timeout=20)
+    return process.communicate(timeout=120)
 
 
 def test_health(web: httpx.Client) -> None:
@@ -225,7 +225,7 @@ def test_sigterm_finishes_what_is_under_way_and_frees_the_port() -> None:
         answers = []
         asking = threading.Thread(
             target=lambda: answers.append(
-                httpx.post(f"{url}/search", json={"query": "sleep 0.5"}, timeout=20, trust_env=False)
+                httpx.post(f"{url}/search", json={"query": "sleep 0.5"}, timeout=120, trust_env=False)
             )
         )
         asking.start()
