@@ -192,6 +192,11 @@ def test_equation_40_entropy_threshold_equals_tail_threshold(q, c):
     assert ((1 - q) / q <= c) == (binary_entropy(q) >= tail_entropy_threshold(c))
 
 
+def test_equation_40_has_no_entropy_threshold_below_c_of_1():
+    with pytest.raises(ValueError, match=r"at least 1, got 0\.5"):
+        tail_entropy_threshold(torch.tensor([2.0, 0.5]))
+
+
 def test_kl_is_the_mean_of_k3_and_half_the_second_moment():
     """Eq. 37 exactly, Eq. 38 up to O(delta^3)."""
     logits, rho = distribution()

@@ -47,6 +47,14 @@ def test_otherwise(name: str, changed: dict[str, float], tmp_path: Path) -> None
     assert outcome(tmp_path, name, AS_CLAIMED | changed).verdict == "not held"
 
 
+def test_an_interval_that_includes_the_border_is_named_beside_the_verdict(tmp_path: Path) -> None:
+    """3.5 / 3.4 = 1.03 is within 1.05 of C42, its interval is not; 3.5 / 4 = 0.875 of C43 is clear of 1."""
+    near, clear = (outcome(tmp_path / name, name, AS_CLAIMED) for name in ("C42", "C43"))
+    assert (near.verdict, clear.verdict) == ("held", "held")
+    assert "] (the interval includes the border), one measurement" in near.statistic
+    assert "includes the border" not in clear.statistic
+
+
 def test_a_costly_rule(tmp_path: Path) -> None:
     objective = {"seconds_rule": 0.0024, "seconds_keep_all": 0.002, "share_of_step": 7e-4}
     found = outcome(tmp_path, "C44", AS_CLAIMED, objective=objective)
@@ -62,7 +70,7 @@ def test_a_speedup_that_overlap_cannot_reach(scale: str, verdict: str, tmp_path:
     evidence = Evidence(folders, [])
     found = judge("C41", evidence)
     assert found.verdict == verdict
-    assert "9 / 6 = 1.5 [1.3" in found.statistic and "most a factor 0.83" in found.statistic
+    assert "9 / 6 = 1.5 [1.3" in found.statistic and "a factor 0.83 over an ideal sync" in found.statistic
     assert f"{UPDATES} and {UPDATES} updates" in found.statistic
     assert evidence.take_used() == "throughput/dapo_math/estr/seed0 throughput/dapo_math/sync/seed0"
 

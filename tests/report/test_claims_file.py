@@ -1,4 +1,4 @@
-"""configs/paper/claims.yaml against the claims as they were fixed before any run, and its mistakes as messages."""
+"""configs/paper/claims.yaml against the claims fixed before the reference run, and its mistakes as messages."""
 
 import csv
 import re

@@ -291,8 +291,8 @@ def test_captions_of_the_methods_by_hand(folder: ResultsFolder, tmp_path: Path) 
     _, [said] = drawn(folder, tmp_path / "matched_budget")
     assert said == (
         "GSM8K: Masked in the first and in the last quarter, in %: KPop (matched) 4 to 4, ESTR 1 to 1. Reward, mean "
-        "over the last quarter (± sd over seeds): GRPO (sync) 0.800 ± 0.141, KPop (matched) 0.200 ± 0.141, "
-        "ESTR 0.700 ± 0.141."
+        "over the last quarter (± mean over steps of the smoothed curves' sd over seeds): GRPO (sync) 0.800 ± 0.141, "
+        "KPop (matched) 0.200 ± 0.141, ESTR 0.700 ± 0.141."
     )
     _, [said] = drawn(folder, tmp_path / "fig14_gsm8k")
     assert "Highest of the asynchronous methods at published thresholds: ESTR." in said

@@ -125,7 +125,7 @@ def test_the_written_table_keeps_measured_modelled_and_paper_apart(folders: list
     main_table = tables[3]
     for word in ("Measured", "Modelled", "Paper", "same 2 cores", "laptop scale", "1356.47", "2.63", "not reported"):
         assert word in main_table
-    assert "Paper" not in tables[0] and "Overlap bound" in tables[1]
+    assert "Paper" not in tables[0] and "Ideal overlap / ideal sync" in tables[1]
     assert "nan" not in text
     # the report reads the CSV back and shows the same
     again = views_of("table2_efficiency", pd.read_csv(tmp_path / "table2.csv"))

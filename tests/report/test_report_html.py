@@ -141,7 +141,7 @@ def test_the_scoreboard_opens_the_page_and_runs_link_to_mlflow(folder: ResultsFo
     write_report(folder.scale_dir, folder.run_dirs, tables, [], tmp_path / "r.html", {"mlflow": places})
     page = Page((tmp_path / "r.html").read_text())
     text = " ".join(page.text.split())
-    assert "1 held 1 not held" in text and "a < b" in text
+    assert "1 held 1 not held" in text and "a < b" in text and "fixed before the reference run" in text
     assert text.index("b - a = 1") < text.index("Tables", text.index("1 held"))
     assert text.index("One") < text.index("C1") < text.index("Two") < text.index("C2")
     assert ("a", "href", "http://127.0.0.1:5000/#/experiments/7/runs/abcdef0123") in page.attributes

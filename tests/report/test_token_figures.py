@@ -74,7 +74,10 @@ def test_the_language_model_comes_first_then_the_tasks(folders: list[Path], tmp_
 
 def test_a_sample_is_enough_and_so_is_one_run(folders: list[Path], tmp_path: Path) -> None:
     for number, alone in enumerate((folders[-1:], folders[:1])):
-        data, _ = drawn("fig03_version_switch", alone, tmp_path / f"{number}")
+        data, [said] = drawn("fig03_version_switch", alone, tmp_path / f"{number}")
+        assert said.endswith(
+            "Ratios of the drawn means, not pooled over all tokens at offsets -10 to -3 as in the table."
+        )
         assert data["task"].unique() == ["smollm2_switch" if number == 0 else "gsm8k"]
     thin = write_sample(tmp_path / "thin", ("mismatch",))
     data, _ = drawn("fig13_mask_evolution", [thin], tmp_path / "evolution")

@@ -155,7 +155,13 @@ def arc_envelope(u: Tensor) -> Tensor:
 
 
 def tail_entropy_threshold(c: Tensor) -> Tensor:
-    """H_bin(1 / (1 + c)): for q <= 1/2, (1 - q) / q <= c iff H_bin(q) is at least this (Eq. 40)."""
+    """H_bin(1 / (1 + c)) for c >= 1: for q <= 1/2, (1 - q) / q <= c iff H_bin(q) is at least this (Eq. 40).
+
+    Raises:
+        ValueError: a c is below 1; no such threshold on H_bin exists there.
+    """
+    if not (c >= 1).all():
+        raise ValueError(f"the tail threshold c must be at least 1, got {c.min().item():g}")
     return binary_entropy(1 / (1 + c))
 
 

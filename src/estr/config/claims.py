@@ -1,4 +1,4 @@
-"""`configs/paper/claims.yaml`: the paper's claims with the predicates that were fixed before any run."""
+"""`configs/paper/claims.yaml`: the paper's claims with the predicates that were fixed before the reference run."""
 
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from estr.errors import UserError
 
 
 class ClaimEntry(Section):
-    """One claim of the file; the texts are those fixed before any run, `experiment` has the runs that decide it."""
+    """One claim of the file; its texts were fixed before the reference run. `experiment` has what decides it."""
 
     id: str = Field(pattern=r"^C\d\d$")
     source: str

@@ -70,8 +70,8 @@ def efficiency_frame(found: Sequence[Measurement], paper: PaperValues) -> pd.Dat
     """A row per measurement. Seconds, response tokens per second and core, shares, versions.
 
     step_seconds_low and _high, speedup_low and _high: 95 % bootstrap over the measured updates (of both runs).
-    speedup: mean step time of the task's synchronous run over this one's. overlap_bound: what a perfect overlap of the
-    run's own generation and training would gain over doing one after the other.
+    speedup: mean step time of the task's synchronous run over this one's. overlap_bound: the gain of an ideal overlap
+    of the run's own generation and training over an ideal sync, which keeps both cores busy; the measured does not.
     """
     sync = {m.task: m for m in found if m.label == REFERENCE}
     rows = [_row(m, sync.get(m.task), paper) for m in found]
@@ -214,9 +214,9 @@ def _measured(task: str, rows: pd.DataFrame) -> View:
 
 def _overlap(task: str, rows: pd.DataFrame) -> View:
     headers = (
-        *("Method", "Generate (s)", "Train (s)", "Synchronize (s)", "Overlap bound", "Trainer idle (%)"),
-        *("Rollout idle (%)", "Asked: threshold, interval", "Measured intra, mean (max)", "Measured inter, mean (max)"),
-        *("Resumed", "Objective, share of step (%)", "Objective: rule / keep all"),
+        *("Method", "Generate (s)", "Train (s)", "Synchronize (s)", "Ideal overlap / ideal sync"),
+        *("Trainer idle (%)", "Rollout idle (%)", "Asked: threshold, interval", "Measured intra, mean (max)"),
+        *("Measured inter, mean (max)", "Resumed", "Objective, share of step (%)", "Objective: rule / keep all"),
     )
     cells = tuple(
         (
@@ -233,11 +233,12 @@ def _overlap(task: str, rows: pd.DataFrame) -> View:
         for _, row in rows.iterrows()
     )
     note = (
-        "Measured. Overlap bound: (generate + train) / max(generate, train) of the row's own stage times, over the "
-        "cores: the most that a core for each can gain over sync that has both cores for either. Idle: trainer waiting "
-        "for responses, rollouts stopped by the staleness threshold; of sync, the share of the cores' time that is not "
-        "used. Staleness in versions (Eq. 2), from the tokens' versions; asked in verl's terms. Resumed: responses "
-        "that went on under new weights."
+        "Measured. Ideal overlap / ideal sync: (generate + train) / max(generate, train) of the row's own stage times, "
+        "over the cores: the gain of an ideal overlap over a sync that keeps both cores busy. The measured sync wastes "
+        "some of their time and a window may start with a filled queue, so a measured speedup may be larger. Idle: "
+        "trainer waiting for responses, rollouts stopped by the staleness threshold; of sync, the share of the cores' "
+        "time that is not used. Staleness in versions (Eq. 2), from the tokens' versions; asked in verl's terms. "
+        "Resumed: responses that went on under new weights."
     )
     return View(f"{task_name(task)}: overlap and staleness", note, headers, cells, section=task_name(task))
 

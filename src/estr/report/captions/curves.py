@@ -18,7 +18,7 @@ def with_spread(data: pd.DataFrame, metric: str, spec: str, factor: float = 1.0)
 
 
 def _last_quarter_text(data: pd.DataFrame, unit: str = "") -> str:
-    spread = " (± sd over seeds)" if data["n_seeds"].max() > 1 else ""
+    spread = " (± mean over steps of the smoothed curves' sd over seeds)" if data["n_seeds"].max() > 1 else ""
     return f"Mean over the last quarter{spread}{unit}"
 
 

@@ -64,7 +64,10 @@ def _version_switch(data: pd.DataFrame) -> str:
         first, last = before["offset"].min(), before["offset"].max()
         span = f"offset {first}" if first == last else f"offsets {first} to {last}"
         parts.append(f"{name} at the switch is {ratio:.2f} times its mean at {span}.")
-    return " ".join(parts) or "No tokens on both sides of a switch."
+    if not parts:
+        return "No tokens on both sides of a switch."
+    pooled = f"offsets {BEFORE_SWITCH[0]} to {BEFORE_SWITCH[-1]}"
+    return " ".join([*parts, f"Ratios of the drawn means, not pooled over all tokens at {pooled} as in the table."])
 
 
 def _signed_deviation(data: pd.DataFrame) -> str:

@@ -28,7 +28,7 @@ def improves_on(evidence: Evidence, *, task: str, method: str, other: str) -> Ou
     """avg@k of the method minus the other's: the difference is above 0."""
     runs, base = evidence.trained(task, method), evidence.trained(task, other)
     found = evidence.difference(runs, base)
-    text = with_interval(found.mean, found.low, found.high, "+.1f", "points")
+    text = with_interval(found.mean, found.low, found.high, "+.1f", "points", border=0)
     seeds = seeds_text(common_seeds(runs, base))
     return judged(found.mean > 0, f"{display(method)} minus {display(other)}: {text}, {seeds}")
 
@@ -39,7 +39,7 @@ def best_of(evidence: Evidence, *, task: str, method: str, others: list[str]) ->
     for other in others:
         found = evidence.difference(runs, evidence.trained(task, other))
         means.append(found.mean)
-        texts.append(f"{display(other)} {with_interval(found.mean, found.low, found.high, '+.1f')}")
+        texts.append(f"{display(other)} {with_interval(found.mean, found.low, found.high, '+.1f', border=0)}")
     return judged(min(means) > 0, f"{short_name(method)} minus {', minus '.join(texts)} points, {seeds_text(runs)}")
 
 
@@ -57,7 +57,7 @@ def insensitive_to_tau(evidence: Evidence, *, tasks: list[str], taus: list[float
         common = sorted(set.intersection(*(set(group.scores.seeds) for group in groups.values())))
         scores = {tau: group.scores.of_seeds(common) for tau, group in groups.items()}
         values = ", ".join(f"{100 * scores[tau].values['avg'].mean():.1f}" for tau in taus)
-        span = with_interval(found.mean, found.low, found.high, ".1f", "points")
+        span = with_interval(found.mean, found.low, found.high, ".1f", "points", border=allowed)
         return judged(
             found.mean <= allowed,
             f"range {span}, allowed {allowed:.1f}; {values} % at tau {', '.join(f'{tau:g}' for tau in taus)}, "

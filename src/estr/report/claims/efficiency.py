@@ -12,16 +12,17 @@ def faster_than_sync(evidence: Evidence, *, task: str, method: str, reference: s
     """Step time of the synchronous reference over the method's.
 
     Below paper scale, a ratio that falls short of the factor is "not testable" where the overlap bound of the method's
-    own stage times falls short of it as well: (generate + train) / max(generate, train) against doing both in turn on
-    one core, half of that against sync, which has both cores for either.
+    own stage times falls short of it as well: (generate + train) / max(generate, train) / cores, the gain of an ideal
+    overlap over an ideal sync, which keeps both cores busy. The measured ratio is over the measured sync, which does
+    not, so it may exceed the bound.
     """
     ours = evidence.throughput(task, method)
-    ratio, text = _ratio(evidence.throughput(task, reference), ours)
+    ratio, text = _ratio(evidence.throughput(task, reference), ours, ratio_at_least)
     generate, train = (float(ours.record["stages"][f"{stage}_seconds"]) for stage in ("generate", "train"))
     bound = (generate + train) / max(generate, train) / ours.record["cores"]
     text += (
-        f"; generation {generate:.3g} s and training {train:.3g} s per update: overlapping them gains at "
-        f"most a factor {bound:.2f} over sync that has both cores for either"
+        f"; generation {generate:.3g} s and training {train:.3g} s per update: an ideal overlap "
+        f"gains a factor {bound:.2f} over an ideal sync, one that keeps both cores busy"
     )
     if ratio < ratio_at_least and bound < ratio_at_least and ours.record["scale"] != PAPER_SCALE:
         return Outcome(NOT_TESTABLE, f"{text}, {ratio_at_least:g} is out of reach on this machine")
@@ -30,13 +31,13 @@ def faster_than_sync(evidence: Evidence, *, task: str, method: str, reference: s
 
 def step_time_within(evidence: Evidence, *, task: str, method: str, other: str, ratio_at_most: float) -> Outcome:
     """Step time of the method over the other's."""
-    ratio, text = _ratio(evidence.throughput(task, method), evidence.throughput(task, other))
+    ratio, text = _ratio(evidence.throughput(task, method), evidence.throughput(task, other), ratio_at_most)
     return judged(ratio <= ratio_at_most, text)
 
 
 def step_time_below(evidence: Evidence, *, task: str, method: str, other: str, ratio_below: float) -> Outcome:
     """Step time of the method over the other's."""
-    ratio, text = _ratio(evidence.throughput(task, method), evidence.throughput(task, other))
+    ratio, text = _ratio(evidence.throughput(task, method), evidence.throughput(task, other), ratio_below)
     return judged(ratio < ratio_below, text)
 
 
@@ -56,7 +57,7 @@ def rule_costs_nothing(evidence: Evidence, *, task: str, method: str, ratio_at_m
     )
 
 
-def _ratio(over: Measurement, under: Measurement) -> tuple[float, str]:
+def _ratio(over: Measurement, under: Measurement, border: float) -> tuple[float, str]:
     """Mean step time of one measurement over another's, and how it is written."""
     found = speedup_over(over, under)
     names, means, updates = zip(
@@ -64,6 +65,6 @@ def _ratio(over: Measurement, under: Measurement) -> tuple[float, str]:
         strict=True,
     )
     return found[0], (
-        f"s/step of {' / '.join(names)}: {' / '.join(means)} = {with_interval(*found)}, one measurement each of "
-        f"{' and '.join(updates)} updates"
+        f"s/step of {' / '.join(names)}: {' / '.join(means)} = {with_interval(*found, border=border)}, one measurement "
+        f"each of {' and '.join(updates)} updates"
     )

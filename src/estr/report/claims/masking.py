@@ -38,7 +38,8 @@ def masks_fewer_by(evidence: Evidence, *, task: str, rules: list[str], ratio_at_
 
     def over_estr(rule: str) -> Outcome:
         found = ratio(groups[rule], groups[ESTR], training("masked_fraction"))
-        return judged(found[0] >= ratio_at_least, f"{with_interval(*found)} x ESTR's, {seeds_text(groups[rule])}")
+        text = with_interval(*found, unit="x ESTR's", border=ratio_at_least)
+        return judged(found[0] >= ratio_at_least, f"{text}, {seeds_text(groups[rule])}")
 
     return everywhere({short_name(rule): rule for rule in rules}, over_estr)
 
@@ -69,7 +70,7 @@ def budget_held_but_behind(evidence: Evidence, *, task: str, rule: str, ratio_at
     found, text = _drift(evidence, task, rule)
     runs, estr = evidence.trained(task, matched(rule)), evidence.trained(task, ESTR)
     gap = evidence.difference(runs, estr)
-    accuracy = f"avg@k - ESTR {with_interval(gap.mean, gap.low, gap.high, '+.1f', 'points')}"
+    accuracy = f"avg@k - ESTR {with_interval(gap.mean, gap.low, gap.high, '+.1f', 'points', border=0)}"
     return judged(found <= ratio_at_most and gap.mean < 0, f"{text}; {accuracy}")
 
 
@@ -98,7 +99,7 @@ def sequences_masked(
     found = ratio(groups[rule], groups[ESTR], column)
     return judged(
         estr <= percent_at_most and found[0] >= ratio_at_least,
-        f"ESTR {estr:.3g} %, {short_name(rule)} {other:.3g} %, ratio {with_interval(*found)}, "
+        f"ESTR {estr:.3g} %, {short_name(rule)} {other:.3g} %, ratio {with_interval(*found, border=ratio_at_least)}, "
         f"{seeds_range(groups.values())}",
     )
 

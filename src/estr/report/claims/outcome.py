@@ -18,7 +18,7 @@ VERDICTS = {
     HELD: "the predicate is true of our data",
     NOT_HELD: "the predicate is false of our data",
     NOT_TESTABLE: "this scale could not show the effect if it were there",
-    NOT_COMPUTABLE: "the predicate, as it was written before any run, has no truth value here; it says why",
+    NOT_COMPUTABLE: "the predicate, as it was written before the reference run, has no truth value here; it says why",
     NO_DATA: "the study lacks runs, measurements or samples that the predicate needs",
 }
 """What each verdict means, in the order of the summary."""

@@ -59,8 +59,8 @@ def _summary(frame: pd.DataFrame, sections: dict[str, pd.DataFrame]) -> View:
     rows.append(("All", *(_count(frame, verdict) for verdict in VERDICTS), str(len(frame))))
     meanings = "; ".join(f"{verdict}: {meaning}" for verdict, meaning in VERDICTS.items())
     note = (
-        f"{summary_line(frame)}. Claims and predicates were fixed before any run and stand in "
-        "configs/paper/claims.yaml; the verdict is that of the predicate, nothing else. "
+        f"{summary_line(frame)}. Claims and predicates were fixed before the reference run and stand in "
+        "configs/paper/claims.yaml (commit b9e8bc2); the verdict is that of the predicate, nothing else. "
         f"{meanings[0].upper()}{meanings[1:]}."
     )
     headers = ("Part of the paper", *(verdict.capitalize() for verdict in VERDICTS), "Claims")

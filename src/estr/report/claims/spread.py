@@ -95,9 +95,12 @@ def seeds_range(groups: Iterable[Sequence[object]]) -> str:
     return seeds_text(range(max(counts))) if min(counts) == max(counts) else f"{min(counts)} to {max(counts)} seeds"
 
 
-def with_interval(mean: float, low: float, high: float, spec: str = ".3g", unit: str = "") -> str:
-    """``2.31 [2.10, 2.52] points``."""
-    return f"{mean:{spec}} [{low:{spec}}, {high:{spec}}]{f' {unit}' if unit else ''}"
+def with_interval(
+    mean: float, low: float, high: float, spec: str = ".3g", unit: str = "", border: float | None = None
+) -> str:
+    """``2.31 [2.10, 2.52] points``. border: what a predicate about the mean compares it with."""
+    text = f"{mean:{spec}} [{low:{spec}}, {high:{spec}}]{f' {unit}' if unit else ''}"
+    return text if border is None or not low <= border <= high else f"{text} (the interval includes the border)"
 
 
 def single_seeds(values: Sequence[float], spec: str = ".3g") -> str:
