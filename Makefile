@@ -11,11 +11,6 @@ VERL := $(CURDIR)/.venv-verl/bin/python -m pytest -p no:cacheprovider tests/clus
 
 PIP := $(BIN)/python -m pip install --quiet --no-compile
 LOCK := environments/laptop.lock
-ifdef LOCKED
-INSTALL := $(PIP) --require-hashes --requirement $(LOCK) && $(PIP) --no-deps --no-build-isolation --editable .
-else
-INSTALL := $(PIP) --editable ".[dev]"
-endif
 TOOLS := $(CURDIR)/.venv-tools
 # where uv finds the CPU build of torch: a folder of wheels, or PyTorch's own index
 UV_FIND_LINKS ?= $(PIP_FIND_LINKS)
@@ -24,12 +19,19 @@ TORCH := $(if $(UV_FIND_LINKS),--find-links $(UV_FIND_LINKS) --no-emit-find-link
 .PHONY: setup reproduce smoke test lint ui reference lock audit clean cluster-env test-cluster test-cluster-fast
 .DEFAULT_GOAL := reproduce
 
-setup: .venv/installed
+setup: $(if $(LOCKED),.venv/locked,.venv/installed)
 
 .venv/installed: pyproject.toml
 	$(PYTHON) -m venv .venv
-	$(INSTALL)
+	$(PIP) --editable ".[dev]"
 	touch $@
+
+# nothing but what the lock names: what was installed before is removed
+.venv/locked: pyproject.toml $(LOCK)
+	$(PYTHON) -m venv --clear .venv
+	$(PIP) --require-hashes --requirement $(LOCK)
+	$(PIP) --no-deps --no-build-isolation --editable .
+	touch .venv/installed $@
 
 # Table 1 first
 reproduce: setup

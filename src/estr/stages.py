@@ -18,12 +18,13 @@ from estr.files.lock import only_writer
 from estr.layout import WARM_START_NOTE, Layout, existing
 from estr.machine_load import LoadLog
 from estr.matched_budget import with_thresholds
-from estr.provenance import check_files, file_digest, file_digests, write_json
+from estr.provenance import check_files, commit, file_digest, file_digests, write_json
 from estr.run_record import is_complete, run_record
 from estr.tasks import laptop_counterpart
 from estr.tasks.base import TrainableFromScratch
 from estr.tracking import Follower
 
+MLFLOW_RUN = "mlflow_run.json"
 WARM_START_FILES = ("model.safetensors", "config.json", "generation_config.json", "tokenizer*.json")
 logger = logging.getLogger(__name__)
 
@@ -55,12 +56,15 @@ def train(layout: Layout, config: RunConfig) -> None:
     Raises:
         UserError: something that the run needs is missing or damaged, or another process trains or evaluates this run.
     """
+    commit()  # kept for `run.json`: the code that trains, whatever is checked out by the end
     config = with_thresholds(layout, config)
     folder = layout.run(config)
     key = inputs_hash(layout, config)
     with only_writer(folder):
         if not is_complete(folder, key):
             _train(layout, config, key, folder)
+        elif (note := folder / "state" / key / MLFLOW_RUN).exists():  # ended before MLflow had everything
+            Follower(layout, config, keep_rule(config), note).finish(folder)
         shutil.rmtree(folder / "state", ignore_errors=True)
 
 
@@ -68,7 +72,7 @@ def _train(layout: Layout, config: RunConfig, key: str, folder: Path) -> None:
     (folder / "run.json").unlink(missing_ok=True)
     state = folder / "state" / key
     trainer = open_trainer(layout, config, folder, state)
-    follower = Follower(layout, config, trainer.rule, state / "mlflow_run.json")
+    follower = Follower(layout, config, trainer.rule, state / MLFLOW_RUN)
     with StopRequest() as stop, LoadLog(layout.load(config), fresh=trainer.step == 0):
         try:
             for metrics in trainer.run(stop):

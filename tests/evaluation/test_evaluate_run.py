@@ -105,6 +105,20 @@ def test_torn_at_any_byte_the_result_is_the_same(tmp_path: Path) -> None:
     assert not (tmp_path / (SAMPLES + ".old")).exists()
 
 
+def test_a_journal_whose_first_line_is_damaged_is_put_aside_and_said_so(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    whole = run(tmp_path)
+    path = tmp_path / SAMPLES
+    content = bytearray(path.read_bytes())
+    content[20] ^= 1
+    path.write_bytes(content)
+    engine = CountingEngine()
+    assert run(tmp_path, engine) == whole and len(engine.asked) == 10
+    assert "has lost its first line" in caplog.text and "of another evaluation" not in caplog.text
+    assert (tmp_path / (SAMPLES + ".old")).exists()
+
+
 HANGS = """
 import sys, time
 from pathlib import Path

@@ -76,3 +76,15 @@ def test_a_followed_training_that_is_killed_has_every_step_once(seed: int, prepa
         training.wait()
     finish(folder, *TRAIN)
     assert_everything_once(folder, evaluations=0)
+
+
+@pytest.mark.slow
+def test_a_training_that_ends_before_mlflow_has_everything_is_finished_by_the_next(prepared: Path) -> None:
+    folder = with_one_experiment(prepared)
+    finish(folder, "track", "open", "--live")
+    training = start(folder, *TRAIN)
+    training.until(lambda: any(folder.glob("results/tiny/runs/*/*/*/run.json")))
+    training.send(signal.SIGKILL)
+    training.wait()
+    finish(folder, *TRAIN)
+    assert_everything_once(folder, evaluations=0)

@@ -184,13 +184,22 @@ def test_an_address_with_a_key_is_refused_and_not_repeated(workspace: Path, opti
 
 
 @pytest.mark.parametrize(
-    "uri", [f"http://user:{PASSWORD}@mlflow.example", f"postgresql://user:{PASSWORD}@db.example/mlflow"]
+    "uri",
+    [
+        f"http://user:{PASSWORD}@mlflow.example",
+        f"http://{PASSWORD}@mlflow.example",
+        f"http://mlflow.example/?token={PASSWORD}",
+        f"postgresql://user:{PASSWORD}@db.example/mlflow",
+        f"postgresql://db.example/mlflow?user=u&password={PASSWORD}",
+    ],
 )
 def test_a_tracking_store_with_a_password_is_refused_and_not_repeated(uri: str) -> None:
     content = {"scale": "smoke", "experiments": [], "results": "results", "figures": "figures", "tracking_uri": uri}
     with pytest.raises(UserError, match="MLFLOW_TRACKING_PASSWORD") as caught:
         parse(StudyConfig, content, "configs/config.yaml")
     assert PASSWORD not in str(caught.value)
+    with pytest.raises(UserError, match=r"tracking store's URI is none"):
+        parse(StudyConfig, content | {"tracking_uri": "http://[::1"}, "configs/config.yaml")
     for harmless in (
         None,
         "sqlite:////tmp/mlflow.db",

@@ -1,6 +1,7 @@
 """Against a real SQLite store: what the pipeline logs is there once, whatever is repeated."""
 
 import csv
+import itertools
 import json
 import shutil
 import subprocess
@@ -13,10 +14,11 @@ from mlflow.artifacts import download_artifacts
 from mlflow.entities import Run
 from mlflow.tracking import MlflowClient
 
-from estr.config import resolve
+from estr.config import keep_rule, resolve
 from estr.layout import Layout
 from estr.provenance import read_json
 from estr.tracking import VIEWS, Catalogue, RunTracker, Study, import_runs, link_of, open_study, publish
+from estr.tracking.follow import Follower
 from estr.tracking.pages import LONGEST_TAG, parent_note
 from estr.tracking.runs import metric_name
 from tests.reproduction import BIN, REPOSITORY
@@ -52,7 +54,7 @@ def history(study: Study, run: Run, name: str) -> list[tuple[int, float]]:
 def test_a_followed_run_continues_and_repeats_add_nothing(study: Study, layout: Layout, catalogue: Catalogue) -> None:
     config = resolve("smoke", "dapo_math", "estr__tau=0.7", 0)
     tracker = RunTracker(study, layout, catalogue, config)
-    tracker.log_params({"name": "entropy_scaled", "tau": 0.7})
+    tracker.log_settings({"name": "entropy_scaled", "tau": 0.7})
     tracker.sync_metrics(metrics(1, 2))
     tracker.end("KILLED")
     [run] = runs_of(study, "tau_sensitivity", "run")
@@ -114,8 +116,8 @@ def test_its_evaluation_lies_below_it(
     (imported / "evaluation.json").write_text(json.dumps(changed))
     import_runs(study, layout, catalogue, [imported], tmp_path / "runs.json")
     assert len(runs_of(study, "main_results", "evaluation")) == 2
-    [run] = runs_of(study, "main_results", "run")
-    assert run.data.metrics["eval/avg_at_4"] == 0.5
+    [run], [entry] = runs_of(study, "main_results", "run"), runs_of(study, "matched_budget", "run")
+    assert run.data.metrics["eval/avg_at_4"] == entry.data.metrics["eval/avg_at_4"] == 0.5
 
 
 def test_other_experiments_that_need_the_run_have_an_entry(study: Study, imported: Path) -> None:
@@ -155,7 +157,78 @@ def test_the_policy_is_a_model_version_with_the_seeds_alias(
     pq.write_table(metrics(1, 2, 3, 4), first / "metrics.parquet")  # trained again: another run, another version
     import_runs(study, layout, catalogue, [first], tmp_path / "runs.json")
     assert int(client.get_model_version_by_alias("estr-smoke-gsm8k-estr", "seed0").version) == 2
-    assert len(runs_of(study, "main_results", "run")) == 2
+    runs, evaluations = runs_of(study, "main_results", "run"), runs_of(study, "main_results", "evaluation")
+    assert [run.data.metrics["eval/avg_at_4"] for run in runs] == [0.25, 0.25]
+    assert {e.data.tags["mlflow.parentRunId"] for e in evaluations} == {run.info.run_id for run in runs}
+
+
+class Failing:
+    """`method` of MLflow's client fails when it is called the `at`-th time."""
+
+    def __init__(self, patch: pytest.MonkeyPatch, method: str, at: int) -> None:
+        real, calls = getattr(MlflowClient, method), itertools.count(1)
+
+        def call(*arguments: object, **named: object) -> object:
+            if next(calls) == at:
+                raise ConnectionError("away")
+            return real(*arguments, **named)
+
+        patch.setattr(MlflowClient, method, call)
+
+
+@pytest.mark.parametrize(
+    ("method", "at"), [("log_batch", 1), ("log_inputs", 1), ("log_batch", 2), ("log_batch", 4), ("log_inputs", 2)]
+)
+def test_an_import_that_failed_anywhere_is_gone_on_with(
+    study: Study,
+    layout: Layout,
+    catalogue: Catalogue,
+    complete: Callable[..., Path],
+    tmp_path: Path,
+    method: str,
+    at: int,
+) -> None:
+    folder = complete()
+    samples = [f'{{"time": {1e9 + number}, "cpu_utilization_percentage": {number}}}' for number in range(1, 1201)]
+    (folder / "system.jsonl").write_text("\n".join(samples) + "\n")
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(ConnectionError):
+        Failing(patch, method, at)
+        import_runs(study, layout, catalogue, [folder], tmp_path / "runs.json")
+    import_runs(study, layout, catalogue, [folder], tmp_path / "runs.json")
+    [run], [evaluation] = runs_of(study, "main_results", "run"), runs_of(study, "main_results", "evaluation")
+    assert run.info.status == evaluation.info.status == "FINISHED"
+    assert run.data.params["rule.tau"] == "0.5"
+    assert len(run.inputs.dataset_inputs) == len(evaluation.inputs.dataset_inputs) == 1
+    assert history(study, run, "system/cpu_utilization_percentage") == [(n, float(n)) for n in range(1, 1201)]
+    assert history(study, run, "reward") == [(1, 0.1), (2, 0.2), (3, 0.3)]
+
+
+@pytest.mark.parametrize(("method", "at"), [("log_batch", 1), ("log_inputs", 1)])
+def test_a_follower_whose_first_calls_fail_leaves_one_whole_run(
+    study: Study, layout: Layout, catalogue: Catalogue, complete: Callable[..., Path], method: str, at: int
+) -> None:
+    folder, config = complete(), resolve("smoke", "gsm8k", "estr", 0)
+    open_study(layout, catalogue, live=True)
+    follower = Follower(layout, config, keep_rule(config), layout.results / "mlflow_run.json")
+    with pytest.MonkeyPatch.context() as patch:
+        Failing(patch, method, at)
+        follower.metrics(metrics(1))
+    assert runs_of(study, "main_results", "run")[0].data.metrics == {}
+    follower.finish(folder)
+    [run] = runs_of(study, "main_results", "run")
+    assert run.info.status == "FINISHED" and run.data.params["rule.tau"] == "1.6"
+    assert len(run.inputs.dataset_inputs) == 1 and len(history(study, run, "reward")) == 3
+
+
+def test_a_run_whose_id_was_never_noted_is_used_and_one_with_points_is_not(
+    study: Study, layout: Layout, catalogue: Catalogue
+) -> None:
+    config = resolve("smoke", "gsm8k", "estr", 0)
+    first = RunTracker(study, layout, catalogue, config)
+    other = RunTracker(study, layout, catalogue, resolve("smoke", "gsm8k", "estr", 1))
+    assert RunTracker(study, layout, catalogue, config).run_id == first.run_id != other.run_id
+    first.sync_metrics(metrics(1))
+    assert RunTracker(study, layout, catalogue, config).run_id not in (first.run_id, other.run_id)
 
 
 def test_a_followed_run_that_lost_its_server_is_completed_not_doubled(

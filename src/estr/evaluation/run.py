@@ -203,8 +203,12 @@ def _open(path: Path, header: dict[str, Any]) -> Journal:
     if journal.lines:
         aside = next(free for free in map(path.with_name, _aside_names(path.name)) if not free.exists())
         os.replace(path, aside)
-        changed = [name for name in header if journal.lines[0].get(name) != header[name] and name != "key"]
-        logger.warning("%s is of another evaluation (%s differs): kept as %s", path, ", ".join(changed), aside.name)
+        if "key" in journal.lines[0]:
+            changed = [name for name in header if journal.lines[0].get(name) != header[name] and name != "key"]
+            reason = f"is of another evaluation ({', '.join(changed)} differs)"
+        else:
+            reason = "has lost its first line, which says of what evaluation it is"
+        logger.warning("%s %s: kept as %s", path, reason, aside.name)
     journal = Journal(path)
     journal.append(header)
     return journal

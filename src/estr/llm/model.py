@@ -49,7 +49,7 @@ class GroupedQueryAttention(nn.Module):
         self.o_proj = nn.Linear(self.heads * self.head_dim, shape.hidden_size, bias=False)
 
     def forward(
-        self, x: Tensor, rotation: tuple[Tensor, Tensor], extend: Extend, mask: Tensor
+        self, x: Tensor, rotation: tuple[Tensor, Tensor], extend: Extend, mask: Tensor | None
     ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
         rows, length, _ = x.shape
         q = _rotate(self.q_proj(x).view(rows, length, self.heads, self.head_dim), rotation)
@@ -61,7 +61,9 @@ class GroupedQueryAttention(nn.Module):
         # query heads of one key head side by side: [rows, kv_heads, heads / kv_heads * length, head_dim]
         q = q.transpose(1, 2).reshape(rows, self.kv_heads, -1, self.head_dim)
         scores = (q @ k.transpose(2, 3)).view(rows, self.heads, length, -1) * self.head_dim**-0.5
-        weights = scores.masked_fill(~mask, torch.finfo(scores.dtype).min).softmax(dim=-1)
+        if mask is not None:
+            scores = scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
+        weights = scores.softmax(dim=-1)
         if self.rounded:
             weights = as_bfloat16(weights)
         mixed = (weights.view(rows, self.kv_heads, -1, weights.shape[-1]) @ v).view(rows, self.heads, length, -1)

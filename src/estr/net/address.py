@@ -24,9 +24,14 @@ def parse_address(url: str, keys: str) -> SplitResult:
 
 
 def require_no_password(uri: str) -> None:
-    """Raises `UserError` for a tracking store's URI with a password in it."""
-    if ":" in urlsplit(uri).netloc.rpartition("@")[0]:
+    """Raises `UserError` for a tracking store's URI with what may be a password in it; a database's user may stand."""
+    try:
+        parts = urlsplit(uri)
+    except ValueError as error:
+        raise UserError(f"the tracking store's URI is none ({error})") from error
+    user = parts.netloc.rpartition("@")[0]
+    if ":" in user or parts.query or (user and parts.scheme in ("http", "https")):
         raise UserError(
-            "the tracking store's URI holds a password, which logs and reports would show: leave it out and set "
-            "MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or for PostgreSQL use a .pgpass file"
+            "the tracking store's URI holds a password or a query, which logs and reports would show: leave it out and "
+            "set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or for PostgreSQL use .pgpass and PGSSLMODE"
         )

@@ -15,7 +15,7 @@ from estr.layout import Layout
 from estr.provenance import file_digest, read_json, write_json
 from estr.tracking import pages
 from estr.tracking.catalogue import REPRODUCTION, Catalogue
-from estr.tracking.runs import DIGEST, RunTracker, dataset_of, flatten, metric_name, milliseconds, points_of, set_tags
+from estr.tracking.runs import DIGEST, RunTracker, flatten, log_data_set, metric_name, milliseconds, points_of, set_tags
 from estr.tracking.store import Study
 from estr.tracking.views import VIEWS, link_of, view_tags
 
@@ -47,8 +47,9 @@ class Book:
     @staticmethod
     def _key(run: "MlflowRun") -> tuple[str, ...]:
         tags = run.data.tags
-        digest = tags.get(EVALUATION_DIGEST) or tags.get(DIGEST) or run.info.run_id
-        return run.info.experiment_id, tags["kind"], tags.get("run_id", ""), digest
+        if tags["kind"] == "evaluation":
+            return tags["mlflow.parentRunId"], tags[EVALUATION_DIGEST]
+        return run.info.experiment_id, tags.get("run_id", ""), tags.get(DIGEST) or run.info.run_id
 
     def enter(self, folder: Path) -> tuple[str, dict[str, str]]:
         """A complete run's id, and its MLflow experiment and run, made from its files as far as the store lacks it."""
@@ -57,8 +58,8 @@ class Book:
         config: Run = kind.model_validate(record["config"])
         digest = file_digest(folder / "metrics.parquet")
         home = self.study.chapter(self.catalogue.home(config.run_id))
-        known = self._known.get((home.experiment_id, "run", config.run_id, digest))
-        if known and known.info.status == "FINISHED":
+        known = self._known.get((home.experiment_id, config.run_id, digest))
+        if known and _is_finished(known):
             run_id = known.info.run_id
             set_tags(self.client, run_id, pages.run_tags(config, self.catalogue) | self._below(home.parent_run_id))
         else:
@@ -77,7 +78,7 @@ class Book:
         tags = {DIGEST: digest, "commit": record["commit"], "slurm_job": ", ".join(record.get("slurm_jobs", []))}
         began = _began(pq.read_table(folder / "metrics.parquet").slice(0, 1).to_pylist()[0])
         tracker = RunTracker(self.study, self.layout, self.catalogue, config, known, tags, began)
-        tracker.log_params(record["rule"])
+        tracker.log_settings(record["rule"])
         tracker.finish(folder)
         return tracker.run_id
 
@@ -87,8 +88,8 @@ class Book:
     def _evaluation(self, config: Run, run_id: str, experiment_id: str, path: Path, content: dict[str, Any]) -> None:
         """The evaluation as a run below the training run, whose scores the training run has too, for its columns."""
         digest = file_digest(path)
-        known = self._known.get((experiment_id, "evaluation", config.run_id, digest))
-        if known and known.info.status == "FINISHED":
+        known = self._known.get((run_id, digest))
+        if known and _is_finished(known):
             return
         points = _scores(content, path)
         tags = pages.run_tags(config, self.catalogue) | self._below(run_id)
@@ -96,7 +97,7 @@ class Book:
         tags["mlflow.runName"] = f"evaluation of {pages.run_name(config)}"
         when = milliseconds(path.stat().st_mtime)
         child = (known or self.client.create_run(experiment_id, when, tags)).info.run_id
-        self.client.log_inputs(child, dataset_of(self.layout.data(config.task) / "eval.parquet", config))
+        log_data_set(self.client, child, self.layout.data(config.task) / "eval.parquet", config)
         for where in (child, run_id):
             self.client.log_batch(where, metrics=points)
             self.client.log_artifact(where, str(path))
@@ -113,18 +114,20 @@ class Book:
     ) -> None:
         """An entry in another experiment that needs the run: its last values, its scores, and a link."""
         chapter = self.study.chapter(name)
-        known = self._known.get((chapter.experiment_id, "run", config.run_id, digest))
+        known = self._known.get((chapter.experiment_id, config.run_id, digest))
+        scores = file_digest(folder / "evaluation.json")
         tags = pages.run_tags(config, self.catalogue) | self._below(chapter.parent_run_id)
         tags |= {DIGEST: digest, "logged_in_full": full[1], "mlflow.runName": pages.run_name(config)}
         tags[pages.NOTE] = pages.shared_note(pages.run_note(config, self.catalogue, self.layout), *full)
         if known:
             set_tags(self.client, known.info.run_id, tags)
-            if known.info.status == "FINISHED":
+            if _is_finished(known) and known.data.tags.get(EVALUATION_DIGEST) == scores:
                 return
         last = pq.read_table(folder / "metrics.parquet").to_pylist()[-1]
         when = milliseconds(last["wall_time"])
         run_id = (known or self.client.create_run(chapter.experiment_id, when, tags)).info.run_id
         self.client.log_batch(run_id, metrics=[*points_of(last), *_scores(evaluation, folder / "evaluation.json")])
+        self.client.set_tag(run_id, EVALUATION_DIGEST, scores)
         self.client.set_terminated(run_id, end_time=when)
 
     @staticmethod
@@ -176,6 +179,10 @@ def publish(
         for key, value in view_tags(name).items():
             client.set_experiment_tag(chapter.experiment_id, key, value)
         client.set_terminated(chapter.parent_run_id)
+
+
+def _is_finished(run: "MlflowRun") -> bool:
+    return bool(run.info.status == "FINISHED")
 
 
 def _began(first: dict[str, float]) -> float:

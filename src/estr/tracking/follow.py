@@ -80,6 +80,6 @@ class Follower:
             tracker = RunTracker(study, self.layout, catalogue, self.config, known, tags)
             if known is None:
                 write_json(self.note, {"run_id": tracker.run_id})
-                tracker.log_params({"name": self.rule.name} | asdict(self.rule))
+            tracker.log_settings({"name": self.rule.name} | asdict(self.rule))
             self._tracker = tracker
         return self._tracker

@@ -18,7 +18,7 @@ from estr.tracking.catalogue import Catalogue
 from estr.tracking.store import Study
 
 if TYPE_CHECKING:
-    from mlflow.entities import DatasetInput, Metric
+    from mlflow.entities import Metric
     from mlflow.tracking import MlflowClient
 
 BATCH = 1000
@@ -32,8 +32,8 @@ DIGEST = "metrics_sha256"
 class RunTracker:
     """The run below its experiment's parent; opening it again continues the same MLflow run.
 
-    `run_id` is that of MLflow, None for a new one; `tags` are added to those of `pages.run_tags`; `started` is the
-    training's begin in unix seconds, None for now.
+    `run_id` is that of MLflow, None for a new one, or for one that was created but never told its id; `tags` are added
+    to those of `pages.run_tags`; `started` is the training's begin in unix seconds, None for now.
     """
 
     def __init__(
@@ -57,20 +57,28 @@ class RunTracker:
             pages.NOTE: pages.run_note(config, catalogue, layout),
         }
         tags = {name: value for name, value in tags.items() if value}
+        run_id = run_id or self._left_behind()
         if run_id is None:
             begin = None if started is None else milliseconds(started)
             self.run_id = str(self._client.create_run(self.experiment_id, begin, tags).info.run_id)
-            self._client.log_inputs(self.run_id, dataset_of(layout.data(config.task) / "train.parquet", config))
         else:
             self.run_id = run_id
             set_tags(self._client, run_id, tags)
             self._client.update_run(run_id, status="RUNNING")
 
-    def log_params(self, rule: Mapping[str, Any]) -> None:
+    def _left_behind(self) -> str | None:
+        """An empty run of this configuration, whose process ended before it could note the id."""
+        search = f"tags.kind = 'run' and tags.run_id = '{self.config.run_id}' and attributes.status = 'RUNNING'"
+        found = self._client.search_runs([self.experiment_id], f"{search} and tags.config_hash = '{self.config.hash}'")
+        return next((str(run.info.run_id) for run in found if not run.data.metrics), None)
+
+    def log_settings(self, rule: Mapping[str, Any]) -> None:
+        """Parameters and data set; repeated, it adds what is missing."""
         from mlflow.entities import Param
 
         content = self.config.model_dump(exclude={"thresholds", "rule"}) | {"rule": dict(rule)}
         self._client.log_batch(self.run_id, params=[Param(key, str(value)) for key, value in flatten(content)])
+        log_data_set(self._client, self.run_id, self._layout.data(self.config.task) / "train.parquet", self.config)
 
     def sync_metrics(self, table: pa.Table) -> None:
         """Log the rows of `metrics.parquet` that MLflow does not have yet, as far as they are finite."""
@@ -98,11 +106,11 @@ class RunTracker:
         """The machine's load, where MLflow shows system metrics; its step is the number of the sample."""
         from mlflow.entities import Metric
 
-        if "system/samples" in self._client.get_run(self.run_id).data.metrics:
-            return
+        logged = self._client.get_run(self.run_id).data.metrics.get("system/samples", 0)
         points = [
             Metric(f"system/{key}", float(value), milliseconds(sample["time"]), number)
             for number, sample in enumerate(read_load(path), 1)
+            if number > logged
             for key, value in (sample | {"samples": number}).items()
             if key != "time"
         ]
@@ -147,12 +155,13 @@ def log_points(client: "MlflowClient", run_id: str, points: "list[Metric]") -> N
         client.log_batch(run_id, metrics=points[start : start + BATCH])
 
 
-def dataset_of(path: Path, config: Run) -> "list[DatasetInput]":
-    """A data set of the run as MLflow's input, known by its hash; nothing if the file is not here."""
+def log_data_set(client: "MlflowClient", run_id: str, path: Path, config: Run) -> None:
+    """A data set as the MLflow run's input, known by its hash, unless it has one or the file is not here."""
     from mlflow.entities import Dataset, DatasetInput, InputTag
 
-    if not path.is_file():
-        return []
+    known = client.get_run(run_id).inputs
+    if not path.is_file() or (known and known.dataset_inputs):
+        return
     context = {"train": "training", "eval": "evaluation"}[path.stem]
     rows = pq.read_metadata(path).num_rows
     data = Dataset(
@@ -162,7 +171,7 @@ def dataset_of(path: Path, config: Run) -> "list[DatasetInput]":
         source=f'{{"uri": "{path}"}}',
         profile=f'{{"num_rows": {rows}}}',
     )
-    return [DatasetInput(data, [InputTag("mlflow.data.context", context)])]
+    client.log_inputs(run_id, [DatasetInput(data, [InputTag("mlflow.data.context", context)])])
 
 
 def set_tags(client: "MlflowClient", run_id: str, tags: Mapping[str, str]) -> None:

@@ -4,7 +4,7 @@ import fcntl
 import logging
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -83,16 +83,16 @@ def open_study(layout: Layout, catalogue: Catalogue, uri: str | None = None, liv
     uri = uri or default_uri(layout.results)
     local = uri.startswith("sqlite:")
     chapters = {}
-    with _alone(layout.results / "mlflow.lock") if local else nullcontext():
+    with _alone(layout.results / "mlflow.lock"):
         client = client_of(uri)
         for name in (REPRODUCTION, *catalogue.experiments):
             title = f"estr-{catalogue.scale}/{name}"
             artifacts = (layout.results / "mlartifacts" / title).resolve().as_uri() if local else None
             experiment_id = _experiment(client, title, artifacts)
             chapters[name] = Chapter(experiment_id, _parent(client, experiment_id, name, catalogue))
-    study = Study(uri, catalogue.scale, live, chapters)
-    layout.study.parent.mkdir(parents=True, exist_ok=True)
-    write_json(layout.study, asdict(study))
+        study = Study(uri, catalogue.scale, live, chapters)
+        layout.study.parent.mkdir(parents=True, exist_ok=True)
+        write_json(layout.study, asdict(study))
     return study
 
 
