@@ -1,6 +1,9 @@
 """Sums of micro-batches, ranks and attempts -> the tables of a run, against `estr.algorithm` on the whole batch."""
 
 import json
+import re
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -30,7 +33,9 @@ def signals(seed: int, rows: int = 6, length: int = 9, version: int = 1) -> Toke
     )
 
 
-def write(folder: Path, step: int, rank: int, attempt: int, part: TokenSignals, count: int = 0) -> None:
+def write(
+    folder: Path, step: int, rank: int, attempt: int, part: TokenSignals, count: int = 0, version: int = 2
+) -> None:
     """As a trainer process records a micro-batch (estr.cluster.verl.record), from the same numbers."""
     folder.mkdir(exist_ok=True)
     keep = RULE.keep(part)
@@ -38,7 +43,7 @@ def write(folder: Path, step: int, rank: int, attempt: int, part: TokenSignals, 
     kept = int((keep & part.usable).sum())
     sizes = {"usable": int(part.usable.sum()), "kept": kept, "dropped": int(part.usable.sum()) - kept}
     sizes |= {"response_tokens": part.response_tokens, "trajectories": len(part.response_mask)}
-    line = {"attempt": attempt, "step": step, "target_version": 2, "time": 100.0 * step + rank, "loss": 0.5}
+    line = {"attempt": attempt, "step": step, "target_version": version, "time": 100.0 * step + rank, "loss": 0.5}
     names = ("response_tokens", "usable", "dropped", "kept")
     line |= {
         name: found[name] * sizes[size] if sizes[size] else 0.0 for size in names for name in DIVISORS[size]
@@ -54,7 +59,7 @@ def write(folder: Path, step: int, rank: int, attempt: int, part: TokenSignals, 
     with (folder / f"sums-rank{rank}-attempt{attempt}.jsonl").open("a") as file:
         file.write(json.dumps(line) + "\n")
     tokens = torch.zeros_like(part.weight_version)
-    table = token_rows(step, 2, part, tokens, keep, torch.zeros(len(keep)))
+    table = token_rows(step, version, part, tokens, keep, torch.zeros(len(keep)))
     write_table(table, folder / f"tokens-rank{rank}-attempt{attempt}-{count:06d}.parquet")
 
 
@@ -111,18 +116,24 @@ def test_a_line_cut_by_a_kill_is_no_update(tmp_path: Path) -> None:
 
 def test_a_run_under_way_has_the_updates_of_logged_versions(tmp_path: Path) -> None:
     record, log = tmp_path / "record", tmp_path / "log.jsonl"
-    assert metrics_so_far(record, [log], 1e-6) is None
-    for step in (1, 2, 3):
-        write(record, step, 0, 0, signals(step))
-    assert metrics_so_far(record, [log], 1e-6) is None
-    text = (record / "sums-rank0-attempt0.jsonl").read_text().splitlines()
-    (record / "sums-rank0-attempt0.jsonl").write_text(
-        "\n".join([*text[:2], text[2].replace('"target_version": 2', '"target_version": 3')]) + "\n"
-    )
+    assert metrics_so_far(record, [log], 1e-6, 9) is None
+    for step, version in ((1, 2), (2, 2), (3, 3)):
+        write(record, step, 0, 0, signals(step), version=version)
+    assert metrics_so_far(record, [log], 1e-6, 9) is None
     log.write_text('{"step": 3, "data": {"actor/grad_norm": 0.25}}\n')  # version 2 is trained, its third update is not
-    table = metrics_so_far(record, [log], 1e-6)
+    table = metrics_so_far(record, [log], 1e-6, 9)
     assert table is not None
     assert (table["step"].to_pylist(), table["grad_norm"].to_pylist()) == ([1, 2], [0.25, 0.25])
+
+
+def test_a_run_under_way_has_no_update_that_a_resume_would_do_again(tmp_path: Path) -> None:
+    record, log = tmp_path / "record", tmp_path / "log.jsonl"
+    for step in (1, 2, 3, 4):
+        write(record, step, 0, 0, signals(step), version=step - 1)
+    log.write_text('{"step": 4, "data": {"actor/grad_norm": 0.25}}\n')
+    assert metrics_so_far(record, [log], 1e-6, saved_version=0) is None
+    table = metrics_so_far(record, [log], 1e-6, saved_version=2)
+    assert table is not None and table["step"].to_pylist() == [1, 2]
 
 
 def test_a_missing_update_is_named(tmp_path: Path) -> None:
@@ -138,3 +149,16 @@ def test_nothing_recorded(tmp_path: Path) -> None:
     assert last_update(tmp_path / "record") == 0
     with pytest.raises(UserError, match="external_lib"):
         export(tmp_path / "record", [], 1e-6, tmp_path)
+
+
+def test_the_recipe_of_the_guide(tmp_path: Path) -> None:
+    """docs/use_in_verl.md numbers the updates of its own example, and its snippet makes the tables."""
+    text = (Path(__file__).parents[1] / "docs" / "use_in_verl.md").read_text()
+    settings = dict(re.findall(r"^ +\+?([\w.]+)=(\S+)", text, re.MULTILINE))
+    interval = settings["trainer.v1.separate_async.parameter_sync_step"]
+    assert settings["actor_rollout_ref.actor.policy_loss.updates_per_version"] == interval
+    (snippet,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    write(tmp_path / "record", 1, 0, 0, signals(0))
+    subprocess.run([sys.executable, "-c", snippet.replace("/shared", str(tmp_path))], check=True)
+    assert pq.read_table(tmp_path / "tables" / "metrics.parquet")["step"].to_pylist() == [1]
+    assert len(pq.read_table(tmp_path / "tables" / "tokens.parquet")) == signals(0).response_tokens

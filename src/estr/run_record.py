@@ -56,12 +56,18 @@ def run_record(
 
 
 def is_complete(folder: Path, inputs_hash: str) -> bool:
-    """Is the run of these inputs there, with every file as it was written? If not, a warning names the file."""
+    """Is the run of these inputs there, with every file as it was written? If not, a warning names the file.
+
+    Another warning says what to delete to train a complete run again: verl's keeps its state, from which `run.json`
+    alone would be made anew.
+    """
     path = folder / "run.json"
     if not path.exists() or not is_intact(path):
         return False
     record = require_fields(path, read_json(path), {"inputs_hash": str, "run_id": str})
     if record["inputs_hash"] != inputs_hash:
         return False
-    logger.warning("%s is complete; delete %s to train it again", record["run_id"], path)
+    state = folder / "state" / inputs_hash
+    remains = f"{path} and {state}" if state.exists() else str(path)
+    logger.warning("%s is complete; delete %s to train it again", record["run_id"], remains)
     return True

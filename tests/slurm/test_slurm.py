@@ -81,7 +81,7 @@ def test_cancelled_training_resumes(workspace: Path, tmp_path_factory: pytest.Te
 def _training_job(process: subprocess.Popen, run: Path, workspace: Path) -> dict[str, str]:
     """The job that trains, once it has a checkpoint."""
     deadline = time.monotonic() + 600
-    while not (run / "state" / "checkpoints" / "latest_checkpointed_iteration.txt").exists():
+    while not any(run.glob("state/*/checkpoints/latest_checkpointed_iteration.txt")):
         assert process.poll() is None and time.monotonic() < deadline, _said(workspace)
         time.sleep(1)
     (job,) = [job for job in slurm_cluster.queue() if job["state"] == "RUNNING"]

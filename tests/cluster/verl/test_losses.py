@@ -2,6 +2,7 @@
 
 import math
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -280,3 +281,22 @@ def test_clock_counts_updates_since_the_push() -> None:
     assert clock.step(2) == 2
     clock.pushed(3)
     assert (clock.step(2), clock.update) == (7, 0)
+
+
+def test_an_update_beyond_those_of_a_version_has_no_number() -> None:
+    """It would be that of the next version's first update."""
+    clock = UpdateClock()
+    clock.pushed(1)
+    clock.went_through(16, of_update=16)
+    assert clock.step(2) == 4
+    with pytest.raises(ValueError, match=r"updates_per_version=1 .*\+actor_rollout_ref\.actor\.policy_loss"):
+        clock.step(1)
+
+
+def test_an_unrecorded_run_needs_no_number(tmp_path: Path) -> None:
+    data, target, _ = micro_batch()
+    for _ in range(2):
+        engine_workers.ppo_loss(config=actor_config("estr"), model_output=model_output(target, data), data=data)
+    recorded = actor_config("estr", record=str(tmp_path))
+    with pytest.raises(ValueError, match="weight version 4 has a training step 3"):
+        engine_workers.ppo_loss(config=recorded, model_output=model_output(target, data), data=data)

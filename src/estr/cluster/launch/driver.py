@@ -41,7 +41,7 @@ from estr.files.lock import only_writer
 from estr.layout import Layout, existing
 from estr.machine_load import LoadLog
 from estr.matched_budget import with_thresholds
-from estr.provenance import file_digest, read_json, write_json
+from estr.provenance import commit, file_digest, read_json, write_json
 from estr.run_record import is_complete, run_record
 from estr.tasks import prepared_task
 from estr.tasks.base import Problem
@@ -58,15 +58,19 @@ logger = logging.getLogger(__name__)
 def train(layout: Layout, config: ClusterRun, site: Site) -> None:
     """Train a run to its last update, or go on with it; on every node but the first, serve until the first is done.
 
+    What verl saves and records lies under `state/`, in a folder named after everything that decides the run's numbers:
+    a changed configuration, model or data set starts over. Nothing removes such a folder, complete or not.
+
     Raises:
         UserError: something that the run needs is missing, verl ended early, or another process trains this run; what
             to do next is said.
         NodeLost: a node left while the job ran.
     """
+    commit()  # kept for `run.json`: the code that trains, whatever is checked out by the end
     config = with_thresholds(layout, config)
     folder = layout.run(config).resolve()
     place = _place(layout, config, site, folder)
-    key = inputs_hash(config, place)
+    key = place.state.name
     if is_complete(folder, key):
         return
     allocation = Allocation.of_this_job(
@@ -96,9 +100,9 @@ def train(layout: Layout, config: ClusterRun, site: Site) -> None:
         _finish(config, place, folder, key, follower)
 
 
-def inputs_hash(config: ClusterRun, place: Place) -> str:
+def inputs_hash(config: ClusterRun, model: Path, data: Path) -> str:
     """Of everything that decides the run's numbers."""
-    parts = [config.hash, file_digest(place.data / "train.parquet"), str(place.model.name)]
+    parts = [config.hash, file_digest(data / "train.parquet"), model.name]
     return hashlib.sha256("".join(parts).encode()).hexdigest()[:12]
 
 
@@ -117,7 +121,8 @@ def _place(layout: Layout, config: ClusterRun, site: Site, folder: Path) -> Plac
     retriever = site.retrievers.get(config.task)
     if retriever and not is_service(retriever):
         retriever = str(existing(Path(retriever), made_by).resolve())
-    return Place(model_folder(config, site), data, folder / "state", retriever)
+    model = model_folder(config, site)
+    return Place(model, data, folder / "state" / inputs_hash(config, model, data), retriever)
 
 
 @contextlib.contextmanager
@@ -191,11 +196,11 @@ def _watch(
 
 
 def _follow(follower: Follower, config: ClusterRun, place: Place) -> None:
-    """Let MLflow have what the trainer processes recorded so far."""
+    """Let MLflow, which keeps the first value of an update, have those that a resumed run does not do again."""
     if not follower.live:
         return
     with contextlib.suppress(UserError):  # a damaged line is a matter of the run's end
-        table = metrics_so_far(place.record, _logs(place), config.train.learning_rate)
+        table = metrics_so_far(place.record, _logs(place), config.train.learning_rate, _saved_version(place))
         if table is not None:
             follower.metrics(table)
 
@@ -298,9 +303,16 @@ def _finish(config: ClusterRun, place: Place, folder: Path, key: str, follower: 
     follower.finish(folder)
 
 
-def _latest(place: Place) -> str:
+def _saved_version(place: Place) -> int:
+    """Weight version of the checkpoint from which verl would resume, 0 if there is none."""
     note = place.checkpoints / "latest_checkpointed_iteration.txt"
-    return f"of version {note.read_text().strip()}" if note.exists() else "none"
+    text = note.read_text().strip() if note.exists() else ""  # verl empties it before it writes
+    return int(text) if text.isdigit() else 0
+
+
+def _latest(place: Place) -> str:
+    version = _saved_version(place)
+    return f"of version {version}" if version else "none"
 
 
 def _merge(config: ClusterRun, checkpoint: Path, policy: Path) -> None:

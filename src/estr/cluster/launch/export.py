@@ -43,14 +43,20 @@ def export(record: Path, logs: Iterable[Path], learning_rate: float, out: Path) 
     steps = sorted(lines)
     if steps != list(range(1, len(steps) + 1)):
         missing = sorted(set(range(1, steps[-1] + 1)) - set(steps))
-        raise UserError(f"{record}: the updates {missing[:5]} were not recorded; delete the run's state/ to start over")
+        raise UserError(
+            f"{record}: the updates {missing[:5]} were not recorded (or policy_loss.updates_per_version is larger than "
+            "the updates between two pushes of weights); delete the run's state/<hash>/ to start over"
+        )
     write_table(_metrics(lines, gradient_norms(logs), learning_rate), out / "metrics.parquet")
     write_table(_tokens(record, lines), out / "tokens.parquet")
     return len(steps)
 
 
-def metrics_so_far(record: Path, logs: Iterable[Path], learning_rate: float) -> pa.Table | None:
-    """The rows of `metrics.parquet` of a run under way, up to the last version that verl has logged; None before that.
+def metrics_so_far(record: Path, logs: Iterable[Path], learning_rate: float, saved_version: int) -> pa.Table | None:
+    """The rows of `metrics.parquet` of a run under way that are final; None if there are none.
+
+    They reach up to `saved_version`, that of the last checkpoint (later updates are done again after a crash, with
+    other results), and to the last version that verl has logged.
 
     Raises:
         UserError: as `export` does.
@@ -58,9 +64,8 @@ def metrics_so_far(record: Path, logs: Iterable[Path], learning_rate: float) -> 
     norms = gradient_norms(logs)
     if not norms or not any(record.glob("sums-*.jsonl")):
         return None
-    lines = {
-        step: found for step, found in _last_attempts(record).items() if found[0]["target_version"] + 1 <= max(norms)
-    }
+    last = min(saved_version, max(norms))
+    lines = {step: found for step, found in _last_attempts(record).items() if found[0]["target_version"] < last}
     return _metrics(lines, norms, learning_rate) if lines else None
 
 

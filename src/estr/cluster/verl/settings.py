@@ -22,7 +22,8 @@ class KeepRuleConfig(PolicyLossConfig):
         nonfinite_limit: largest fraction of a micro-batch's response tokens that may carry a non-finite signal.
         record: folder into which every trainer process writes its sums and tokens of each update, for
             `metrics.parquet` and `tokens.parquet`; empty: nothing is written.
-        updates_per_version: updates between two pushes of weights to the rollout servers.
+        updates_per_version: updates between two pushes of weights to the rollout servers, by which the record numbers
+            them; where there are more, a recording ends the training.
         tokens_first: updates whose tokens are all recorded, from the first on; beyond them every `tokens_every`-th.
         tokens_every: see there; 0 records none of them.
         attempt: number of this start of the run, so that an update which is done again after a crash counts once.
