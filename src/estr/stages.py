@@ -24,7 +24,6 @@ from estr.tasks import laptop_counterpart
 from estr.tasks.base import TrainableFromScratch
 from estr.tracking import Follower
 
-MLFLOW_RUN = "mlflow_run.json"
 WARM_START_FILES = ("model.safetensors", "config.json", "generation_config.json", "tokenizer*.json")
 logger = logging.getLogger(__name__)
 
@@ -60,11 +59,12 @@ def train(layout: Layout, config: RunConfig) -> None:
     config = with_thresholds(layout, config)
     folder = layout.run(config)
     key = inputs_hash(layout, config)
+    state = folder / "state" / key
     with only_writer(folder):
         if not is_complete(folder, key):
             _train(layout, config, key, folder)
-        elif (note := folder / "state" / key / MLFLOW_RUN).exists():  # ended before MLflow had everything
-            Follower(layout, config, keep_rule(config), note).finish(folder)
+        elif state.exists() and (follower := Follower(layout, config, keep_rule(config), state)).run_id:
+            follower.finish(folder)  # the process that trained ended before MLflow had everything
         shutil.rmtree(folder / "state", ignore_errors=True)
 
 
@@ -72,7 +72,7 @@ def _train(layout: Layout, config: RunConfig, key: str, folder: Path) -> None:
     (folder / "run.json").unlink(missing_ok=True)
     state = folder / "state" / key
     trainer = open_trainer(layout, config, folder, state)
-    follower = Follower(layout, config, trainer.rule, state / MLFLOW_RUN)
+    follower = Follower(layout, config, trainer.rule, state)
     with StopRequest() as stop, LoadLog(layout.load(config), fresh=trainer.step == 0):
         try:
             for metrics in trainer.run(stop):

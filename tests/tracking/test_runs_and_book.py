@@ -209,7 +209,7 @@ def test_a_follower_whose_first_calls_fail_leaves_one_whole_run(
 ) -> None:
     folder, config = complete(), resolve("smoke", "gsm8k", "estr", 0)
     open_study(layout, catalogue, live=True)
-    follower = Follower(layout, config, keep_rule(config), layout.results / "mlflow_run.json")
+    follower = Follower(layout, config, keep_rule(config), layout.results)
     with pytest.MonkeyPatch.context() as patch:
         Failing(patch, method, at)
         follower.metrics(metrics(1))

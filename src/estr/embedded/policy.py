@@ -91,6 +91,13 @@ Extend = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 """A layer's new keys and values -> all of its keys and values."""
 
 
+def attention_weights(scores: Tensor, mask: Tensor | None) -> Tensor:
+    """Softmax over the slots, the last dimension, where `mask` is True; None: all of them are seen."""
+    if mask is not None:
+        scores = scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
+    return scores.softmax(dim=-1)
+
+
 class _Attention(nn.Module):
     def __init__(self, shape: PolicyShape) -> None:
         super().__init__()
@@ -116,10 +123,7 @@ class _Attention(nn.Module):
         repeat = self.heads // self.kv_heads
         keys, values = (k, v) if repeat == 1 else (k.repeat_interleave(repeat, 1), v.repeat_interleave(repeat, 1))
         scores = (q @ keys.transpose(2, 3)) * self.head_dim**-0.5
-        if mask is not None:
-            scores = scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
-        weights = scores.softmax(dim=-1)
-        mixed = (weights @ values).transpose(1, 2).reshape(rows, length, -1)
+        mixed = (attention_weights(scores, mask) @ values).transpose(1, 2).reshape(rows, length, -1)
         return self.o_proj(mixed), (k, v)
 
 
@@ -201,12 +205,13 @@ class Policy(nn.Module):
         known = valid if cache is None else torch.cat([cache.valid, valid], dim=1)
         past = known.shape[1] - length
         if length == 1:  # a sampling step: the token sees all that is known
-            before, seen = known.sum(1, keepdim=True), known.unsqueeze(1)
+            count = known.sum(1, keepdim=True)
+            mask = None if known.all() else known[:, None, None]
         else:
+            count = known.cumsum(1)[:, past:]
             causal = torch.ones(length, past + length, dtype=torch.bool).tril(diagonal=past)
-            before, seen = known.cumsum(1)[:, past:], causal & known.unsqueeze(1)
-        position = (before - 1).clamp(min=0)
-        mask = None if length == 1 and bool(known.all()) else seen.unsqueeze(1)
+            mask = (causal & known.unsqueeze(1)).unsqueeze(1)
+        position = (count - 1).clamp(min=0)
         rotation = (self._cos[position].unsqueeze(2), self._sin[position].unsqueeze(2))
         x = self.model.embed_tokens(tokens)
         layers = []

@@ -8,7 +8,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from estr.embedded.policy import Extend, Policy, PolicyShape, _rotate
+from estr.embedded.policy import Extend, Policy, PolicyShape, _rotate, attention_weights
 from estr.errors import UserError
 
 
@@ -61,9 +61,7 @@ class GroupedQueryAttention(nn.Module):
         # query heads of one key head side by side: [rows, kv_heads, heads / kv_heads * length, head_dim]
         q = q.transpose(1, 2).reshape(rows, self.kv_heads, -1, self.head_dim)
         scores = (q @ k.transpose(2, 3)).view(rows, self.heads, length, -1) * self.head_dim**-0.5
-        if mask is not None:
-            scores = scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
-        weights = scores.softmax(dim=-1)
+        weights = attention_weights(scores, mask)
         if self.rounded:
             weights = as_bfloat16(weights)
         mixed = (weights.view(rows, self.kv_heads, -1, weights.shape[-1]) @ v).view(rows, self.heads, length, -1)

@@ -4,6 +4,7 @@ import csv
 import gc
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +26,29 @@ if TYPE_CHECKING:
 
 CLAIMS = "claims"
 EVALUATION_DIGEST = "evaluation_sha256"
+
+
+@dataclass(frozen=True)
+class _Evaluation:
+    """An `evaluation.json`: its digest, when it was written (MLflow's milliseconds), and its finite scores."""
+
+    path: Path
+    digest: str
+    written: int
+    scores: "list[Metric]"
+
+    @classmethod
+    def read(cls, path: Path) -> "_Evaluation":
+        from mlflow.entities import Metric
+
+        content, written = read_json(path), milliseconds(path.stat().st_mtime)
+        parts = {key: value for key, value in content.items() if key not in ("warm_start", "settings", "machine")}
+        scores = [
+            Metric(metric_name(f"eval/{key}"), value, written, int(content["steps"]))
+            for key, value in flatten(parts)
+            if isinstance(value, float) and math.isfinite(value)
+        ]
+        return cls(path, file_digest(path), written, scores)
 
 
 class Book:
@@ -64,8 +88,8 @@ class Book:
             set_tags(self.client, run_id, pages.run_tags(config, self.catalogue) | self._below(home.parent_run_id))
         else:
             run_id = self._log(config, record, folder, digest, known.info.run_id if known else None)
-        evaluation = read_json(folder / "evaluation.json")
-        self._evaluation(config, run_id, home.experiment_id, folder / "evaluation.json", evaluation)
+        evaluation = _Evaluation.read(folder / "evaluation.json")
+        self._evaluation(config, run_id, home.experiment_id, evaluation)
         for name in self.catalogue.shared(config.run_id):
             self._share(config, name, (home.experiment_id, run_id), digest, folder, evaluation)
         return config.run_id, {"experiment_id": home.experiment_id, "run_id": run_id}
@@ -85,22 +109,20 @@ class Book:
     def _has(self, run_id: str) -> bool:
         return any(run.info.run_id == run_id for run in self._known.values())
 
-    def _evaluation(self, config: Run, run_id: str, experiment_id: str, path: Path, content: dict[str, Any]) -> None:
+    def _evaluation(self, config: Run, run_id: str, experiment_id: str, evaluation: "_Evaluation") -> None:
         """The evaluation as a run below the training run, whose scores the training run has too, for its columns."""
-        digest = file_digest(path)
-        known = self._known.get((run_id, digest))
+        known = self._known.get((run_id, evaluation.digest))
         if known and _is_finished(known):
             return
-        points = _scores(content, path)
         tags = pages.run_tags(config, self.catalogue) | self._below(run_id)
-        tags |= {"kind": "evaluation", EVALUATION_DIGEST: digest}
+        tags |= {"kind": "evaluation", EVALUATION_DIGEST: evaluation.digest}
         tags["mlflow.runName"] = f"evaluation of {pages.run_name(config)}"
-        when = milliseconds(path.stat().st_mtime)
+        when = evaluation.written
         child = (known or self.client.create_run(experiment_id, when, tags)).info.run_id
         log_data_set(self.client, child, self.layout.data(config.task) / "eval.parquet", config)
         for where in (child, run_id):
-            self.client.log_batch(where, metrics=points)
-            self.client.log_artifact(where, str(path))
+            self.client.log_batch(where, metrics=evaluation.scores)
+            self.client.log_artifact(where, str(evaluation.path))
         self.client.set_terminated(child, end_time=when)
 
     def _share(
@@ -110,24 +132,23 @@ class Book:
         full: tuple[str, str],
         digest: str,
         folder: Path,
-        evaluation: dict[str, Any],
+        evaluation: "_Evaluation",
     ) -> None:
         """An entry in another experiment that needs the run: its last values, its scores, and a link."""
         chapter = self.study.chapter(name)
         known = self._known.get((chapter.experiment_id, config.run_id, digest))
-        scores = file_digest(folder / "evaluation.json")
         tags = pages.run_tags(config, self.catalogue) | self._below(chapter.parent_run_id)
         tags |= {DIGEST: digest, "logged_in_full": full[1], "mlflow.runName": pages.run_name(config)}
         tags[pages.NOTE] = pages.shared_note(pages.run_note(config, self.catalogue, self.layout), *full)
         if known:
             set_tags(self.client, known.info.run_id, tags)
-            if _is_finished(known) and known.data.tags.get(EVALUATION_DIGEST) == scores:
+            if _is_finished(known) and known.data.tags.get(EVALUATION_DIGEST) == evaluation.digest:
                 return
         last = pq.read_table(folder / "metrics.parquet").to_pylist()[-1]
         when = milliseconds(last["wall_time"])
         run_id = (known or self.client.create_run(chapter.experiment_id, when, tags)).info.run_id
-        self.client.log_batch(run_id, metrics=[*points_of(last), *_scores(evaluation, folder / "evaluation.json")])
-        self.client.set_tag(run_id, EVALUATION_DIGEST, scores)
+        self.client.log_batch(run_id, metrics=[*points_of(last), *evaluation.scores])
+        self.client.set_tag(run_id, EVALUATION_DIGEST, evaluation.digest)
         self.client.set_terminated(run_id, end_time=when)
 
     @staticmethod
@@ -215,15 +236,3 @@ def _linked_rows(path: Path, experiment_id: str) -> list[tuple[str, str]]:
             search = f"tags.kind = 'run' and tags.task = '{task}' and tags.label = '{label}'"
             linked[pages.row_name(task, label, row)] = pages.search_link(experiment_id, search)
     return list(linked.items())
-
-
-def _scores(content: dict[str, Any], path: Path) -> "list[Metric]":
-    from mlflow.entities import Metric
-
-    stamp = milliseconds(path.stat().st_mtime)
-    parts = {key: value for key, value in content.items() if key not in ("warm_start", "settings", "machine")}
-    return [
-        Metric(metric_name(f"eval/{key}"), value, stamp, int(content["steps"]))
-        for key, value in flatten(parts)
-        if isinstance(value, float) and math.isfinite(value)
-    ]

@@ -27,12 +27,12 @@ logger = logging.getLogger(__name__)
 class Follower:
     """Follows the run `config` if the study of `layout` is live, and does nothing otherwise.
 
-    `note` is a file that remembers the MLflow run, so that a resumed training continues it. No failure of MLflow ends a
-    training: it is logged, and the next metrics bring what is missing.
+    A note in `state`, the folder of the run's checkpoints, remembers the MLflow run, so that a resumed training
+    continues it. No failure of MLflow ends a training: it is logged, and the next metrics bring what is missing.
     """
 
-    def __init__(self, layout: Layout, config: Run, rule: KeepRule, note: Path) -> None:
-        self.layout, self.config, self.rule, self.note = layout, config, rule, note
+    def __init__(self, layout: Layout, config: Run, rule: KeepRule, state: Path) -> None:
+        self.layout, self.config, self.rule, self.note = layout, config, rule, state / "mlflow_run.json"
         study = Study.load(layout) if layout.study.exists() else None
         self._study = study if study is not None and study.live else None
         self._tracker: RunTracker | None = None

@@ -85,7 +85,7 @@ def train(layout: Layout, config: ClusterRun, site: Site) -> None:
         history = _attempts(place)
         place = replace(place, attempt=len(history))
         _ended(place).unlink(missing_ok=True)
-        follower = Follower(layout, config, keep_rule(config), place.state / "mlflow_run.json")
+        follower = Follower(layout, config, keep_rule(config), place.state)
         try:
             if not _is_trained(config, place):
                 load = LoadLog(layout.load(config), fresh=not history)
