@@ -347,7 +347,50 @@ def test_k3_is_accurate_for_tiny_and_finite_for_huge_log_ratios():
     assert k3(delta).tolist() == pytest.approx(expected, rel=1e-4, abs=1e-30)
 
 
+@pytest.mark.parametrize("spread", ["many values", "few values", "one value", "mostly zero", "two clusters"])
+@given(seed=seeds)
+def test_low_entropy_is_at_most_the_lower_median_whatever_the_distribution(make_signals, spread, seed):
+    """Of few tokens and of more than the median's sample; what is masked is what shows the two halves."""
+    generator = torch.Generator().manual_seed(seed)
+    batch, length = 1 + seed % 7, 1 + seed % 401
+    uniform = torch.rand(batch, length, generator=generator, dtype=torch.float64)
+    entropy = {
+        "many values": 3 * uniform**3,
+        "few values": (5 * uniform).floor() / 4,
+        "one value": torch.ones_like(uniform),
+        "mostly zero": (uniform - 0.6).clamp(min=0),
+        "two clusters": 1e-9 * uniform + (uniform > 0.5) * 1e9,
+    }[spread]
+    mask = torch.rand(batch, length, generator=generator) < 0.7
+    keep = torch.rand(batch, length, generator=generator) < 0.5
+    actual = diagnose(make_signals(torch.zeros(batch, length), entropy=entropy, mask=mask), keep)
+    tokens = [(h, not k) for h, k in zip(entropy[mask].tolist(), keep[mask].tolist(), strict=True)]
+    middle = median_low(h for h, _ in tokens) if tokens else 0
+    for name, half in (
+        ("masked_fraction_low_entropy", [masked for h, masked in tokens if h <= middle]),
+        ("masked_fraction_high_entropy", [masked for h, masked in tokens if h > middle]),
+    ):
+        assert close(actual[name], fmean(half) if half else math.nan), name
+
+
+def test_autocast_changes_no_digit(random_signals):
+    """verl calls a loss within autocast to bfloat16."""
+    signals = random_signals(4, batch=16, dtype=torch.float32)
+    expected = objective(signals, RULE)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        actual = objective(signals, RULE)
+    assert actual.loss.item() == expected.loss.item()
+    assert actual.diagnostics == expected.diagnostics
+
+
 # errors
+
+
+def test_a_second_derivative_is_refused(random_signals):
+    signals = random_signals()
+    (first,) = torch.autograd.grad(objective(signals, RULE).loss, signals.target_logprob, create_graph=True)
+    with pytest.raises(RuntimeError, match="does not require grad"):
+        first.sum().backward()
 
 
 @pytest.mark.parametrize(

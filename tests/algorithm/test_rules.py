@@ -236,6 +236,18 @@ def test_binary_kl_of_a_logprob_that_rounded_to_zero(make_signals, dtype, floor)
     assert BinaryKL().score(rounded_up).isfinite().all()
 
 
+@given(seeds, st.sampled_from([torch.float32, torch.float64]), st.sampled_from([0.0, 1e-6, 0.1, 2.0]))
+def test_binary_kl_keeps_what_its_score_keeps(make_signals, seed, dtype, phi):
+    """From near certainty to very rare tokens, of equal and of very different policies: the bound decides alike."""
+    generator = torch.Generator().manual_seed(seed)
+    behavior, target = -(10 ** (-9 + 11 * torch.rand(2, 40, 50, generator=generator, dtype=torch.float64)))
+    near = behavior * (1 + torch.randn(40, 50, generator=generator, dtype=torch.float64) * 10 ** -(4 * torch.rand(1)))
+    target = torch.where(torch.rand(40, 50, generator=generator) < 0.7, near.clamp(max=0), target)
+    signals = make_signals(target - behavior, behavior=behavior, dtype=dtype)
+    rule = BinaryKL(phi)
+    assert torch.equal(rule.keep(signals), rule.score(signals) <= phi)
+
+
 # second_moment
 
 
@@ -279,6 +291,23 @@ def test_second_moment_takes_no_mean_over_nonfinite_tokens(make_signals):
     """(0.0625 + 0.01) / 2 exceeds the budget; a third, zero, deviation would bring the mean under it."""
     signals = make_signals([[0.25, 0.0, 0.1]], entropy=[[0.5, math.nan, 0.5]])
     assert SecondMoment(0.03).keep(signals).tolist() == [[False, False, True]]
+
+
+@pytest.mark.parametrize("order", ["random", "sample too small", "sample too large", "many equal"])
+@given(seeds, st.sampled_from([0.001, 0.02, 0.1]))
+def test_second_moment_of_many_tokens_is_what_the_score_keeps(make_signals, order, seed, budget):
+    """More tokens than its sample has; a sample that misleads costs time only."""
+    generator = torch.Generator().manual_seed(seed)
+    delta = 0.3 * torch.randn(9, 1001, generator=generator, dtype=torch.float64)
+    flat = delta.view(-1)
+    seen = slice(None, None, len(flat) // 2048 | 1)
+    if order == "many equal":
+        delta = (delta * 5).round() / 5
+    elif order != "random":
+        flat[seen] *= 0.01 if order == "sample too small" else 30
+    mask = torch.rand(9, 1001, generator=generator) < 0.8
+    signals, rule = make_signals(delta, mask=mask), SecondMoment(budget)
+    assert torch.equal(rule.keep(signals), mask & (rule.score(signals) <= budget))
 
 
 @given(seeds, st.floats(0.001, 0.3), st.sampled_from(["all", "harmful"]))

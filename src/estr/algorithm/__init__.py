@@ -26,7 +26,8 @@
 from estr.algorithm.advantage import group_normalized_advantage
 from estr.algorithm.calibration import Calibration, calibrate
 from estr.algorithm.collapse import Collapse, detect_collapse
-from estr.algorithm.objective import ObjectiveOutput, diagnose, k3, objective
+from estr.algorithm.diagnostics import diagnose, k3
+from estr.algorithm.objective import ObjectiveOutput, objective
 from estr.algorithm.rules import (
     RULES,
     BinaryKL,

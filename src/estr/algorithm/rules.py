@@ -15,7 +15,10 @@ from typing import Any, ClassVar, Literal, Self
 import torch
 from torch import Tensor
 
-from estr.algorithm.signals import TokenSignals
+from estr.algorithm.signals import TokenSignals, indicator, weights
+
+GUESSED_FROM = 2048
+"""Tokens of the sample that tells `SecondMoment` where to look."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +64,7 @@ class ThresholdRule(KeepRule):
         """The rule of the same shape whose mask is score <= threshold, for the score of *this* rule."""
 
     def keep(self, signals: TokenSignals) -> Tensor:
-        return signals.usable & (self.score(signals) <= self.threshold)
+        return signals.usable & indicator(torch.le, self.score(signals), self.threshold).bool()
 
 
 @dataclass(frozen=True)
@@ -83,11 +86,11 @@ class EntropyScaled(ThresholdRule):
 
     def score(self, signals: TokenSignals) -> Tensor:
         """S_t (Eq. 14)."""
-        return _log_ratio(signals).square() / self.scale(signals.entropy)
+        return _log_ratio(signals).square_().div_(self.scale(signals.entropy))
 
     def scale(self, entropy: Tensor) -> Tensor:
         """nu_t = H_t + eps (Eq. 11), float64."""
-        return entropy.double().clamp(min=0) + self.eps
+        return entropy.clamp(min=0).double().add_(self.eps)
 
     @property
     def threshold(self) -> float:
@@ -187,15 +190,23 @@ class BinaryKL(ThresholdRule):
         self._require_number("phi")
         self._require(self.phi >= 0, "phi", ">= 0")
 
+    def keep(self, signals: TokenSignals) -> Tensor:
+        """As the score has it, which is computed where a bound that needs no exponential does not decide.
+
+        The two directions add up to (pi - mu) (delta + log((1 - mu) / (1 - pi))) <= delta^2 P / (1 - P) for the
+        larger probability P = exp(-x), and P / (1 - P) <= 1 / (x + x^2 / 2).
+        """
+        usable = signals.usable
+        surprise = -torch.maximum(signals.behavior_logprob, signals.target_logprob.detach()).double()
+        near = _log_ratio(signals).square() <= self.phi * surprise * (1 + surprise / 2)
+        keep = usable & near
+        far = (usable & ~near).nonzero(as_tuple=True)
+        keep[far] = _larger_binary_kl(signals.behavior_logprob[far], signals.target_logprob[far]) <= self.phi
+        return keep
+
     def score(self, signals: TokenSignals) -> Tensor:
         """max(D_B(mu||pi), D_B(pi||mu)), in nats."""
-        behavior, behavior_rest = _with_rest(signals.behavior_logprob)
-        target, target_rest = _with_rest(signals.target_logprob)
-        token = target - behavior
-        rest = target_rest - behavior_rest
-        forward = -(behavior.exp() * token + behavior_rest.exp() * rest)
-        backward = target.exp() * token + target_rest.exp() * rest
-        return torch.maximum(forward, backward)
+        return _larger_binary_kl(signals.behavior_logprob, signals.target_logprob)
 
     @property
     def threshold(self) -> float:
@@ -229,14 +240,24 @@ class SecondMoment(ThresholdRule):
         self._require(self.eligible in ("all", "harmful"), "eligible", "'all' or 'harmful'")
 
     def keep(self, signals: TokenSignals) -> Tensor:
-        """As the score has it. What is within the budget by itself stays, so only the larger delta^2 are sorted."""
+        """As the score has it. A sample brackets the largest delta^2 that fits, so that few tokens need sorting."""
         square, eligible = self._judged(signals)
-        large = eligible & (square > self.budget)
-        small = eligible & ~large
-        values, counts = torch.unique(square[large], return_counts=True)
-        total = torch.where(small, square, 0).sum() + (values * counts).cumsum(0)
-        fitting = values[total / (small.sum() + counts.cumsum(0)) <= self.budget]
-        largest = fitting[-1] if len(fitting) else self.budget
+        weight = weights(eligible, square.dtype)
+        square = square.nan_to_num_().mul_(weight)
+        if square.sum() / weight.sum() <= self.budget:
+            return signals.usable
+        fits, total, count = -1.0, 0.0, 0.0  # a delta^2 that fits; sum and number of those up to it
+        exceeds = math.inf
+        for guess in self._guesses(square, eligible):
+            within = indicator(torch.le, square, guess).mul_(weight)
+            upto, number = float(torch.mul(square, within).sum()), float(within.sum())
+            if upto / number > self.budget:
+                exceeds = guess
+                break
+            fits, total, count = guess, upto, number
+        values, counts = torch.unique(square[eligible & (square > fits) & (square < exceeds)], return_counts=True)
+        mean = (total + (values * counts).cumsum(0)) / (count + counts.cumsum(0))
+        largest = max(values[mean <= self.budget].tolist(), default=fits)
         return signals.usable & ~(eligible & (square > largest))
 
     def score(self, signals: TokenSignals) -> Tensor:
@@ -250,6 +271,16 @@ class SecondMoment(ThresholdRule):
         score = torch.zeros_like(square)
         score[eligible] = running_mean[group]
         return score
+
+    def _guesses(self, square: Tensor, eligible: Tensor) -> list[float]:
+        """A delta^2 a little below and one a little above the largest that fits, going by a sample of the tokens."""
+        some = slice(None, None, eligible.numel() // GUESSED_FROM | 1)
+        sample = square.flatten()[some][eligible.flatten()[some]].sort().values
+        size = len(sample)
+        mean = sample.cumsum(0) / torch.arange(1, size + 1, device=sample.device)
+        fitting = int((mean <= self.budget).sum())
+        margin = size // 50
+        return sample[[max(fitting - margin, 0), min(fitting + margin, size - 1)]].tolist() if size else []
 
     def _judged(self, signals: TokenSignals) -> tuple[Tensor, Tensor]:
         """delta^2, and which tokens the budget is about."""
@@ -381,6 +412,16 @@ def build_rule(name: str, **thresholds: Any) -> KeepRule:
 
 def _log_ratio(signals: TokenSignals) -> Tensor:
     return signals.log_ratio.detach().double()
+
+
+def _larger_binary_kl(behavior_logprob: Tensor, target_logprob: Tensor) -> Tensor:
+    behavior, behavior_rest = _with_rest(behavior_logprob)
+    target, target_rest = _with_rest(target_logprob)
+    token = target - behavior
+    rest = target_rest - behavior_rest
+    forward = -(behavior.exp() * token + behavior_rest.exp() * rest)
+    backward = target.exp() * token + target_rest.exp() * rest
+    return torch.maximum(forward, backward)
 
 
 def _with_rest(logprob: Tensor) -> tuple[Tensor, Tensor]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
 
@@ -69,15 +69,11 @@ class TokenSignals:
 
     @cached_property
     def finite(self) -> Tensor:
-        """Bool [batch, length]: log-probs, entropy and advantage are finite, the entropy not negative."""
-        # a comparison is False for NaN; `isfinite` takes three times as long
-        return (
-            (self.behavior_logprob.abs() < torch.inf)
-            & (self.target_logprob.detach().abs() < torch.inf)
-            & (self.advantage.abs() < torch.inf)
-            & (self.entropy < torch.inf)
-            & (self.entropy >= -ENTROPY_ROUNDING)
-        )
+        """Bool [batch, length]: the sum of log-probs, entropy and advantage is finite, the entropy not negative."""
+        # a sum is finite only if its terms are, and minus itself 0 only if it is finite: one test instead of four
+        total = (self.behavior_logprob + self.target_logprob.detach()).add_(self.entropy).add_(self.advantage)
+        nonnegative = indicator(torch.ge, self.entropy, -ENTROPY_ROUNDING)
+        return indicator(torch.eq, total.sub_(total), 0.0).mul_(nonnegative).bool()
 
     @cached_property
     def usable(self) -> Tensor:
@@ -107,6 +103,19 @@ class TokenSignals:
         if not 1 <= count <= batch:
             raise ValueError(f"cannot split {batch} trajectories into {count} micro-batches")
         return [self.select(rows) for rows in torch.arange(batch).tensor_split(count)]
+
+
+def indicator(compare: Callable[..., Tensor], left: Tensor, right: Tensor | float) -> Tensor:
+    """1 where `compare` (a torch comparison) holds, 0 elsewhere, in the dtype of `left`; no gradient.
+
+    On a CPU this takes a quarter of the time of a comparison that writes bools, and so does `weights` of `bool.to`.
+    """
+    return compare(left, right, out=torch.empty_like(left))
+
+
+def weights(mask: Tensor, dtype: torch.dtype) -> Tensor:
+    """A bool mask as 0 and 1, to weigh a sum with."""
+    return mask.view(torch.uint8).to(dtype)
 
 
 def entropy_from_logits(logits: Tensor, temperature: float = 1.0) -> Tensor:
