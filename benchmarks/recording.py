@@ -49,7 +49,7 @@ def silent_sample(policy: Policy, prompts: Tensor, group: int, max_tokens: int, 
 
     def record() -> None:
         positions, scores, chosen = zip(*steps, strict=True)
-        logprob[:, list(positions)] = token_logprob(torch.stack(scores, 1), torch.stack(chosen, 1))
+        logprob.index_copy_(1, torch.tensor(positions), token_logprob(torch.stack(scores, 1), torch.stack(chosen, 1)))
         steps.clear()
 
     valid = torch.ones_like(prompts, dtype=torch.bool)

@@ -129,9 +129,10 @@ def _record(steps: list[tuple[int, Tensor, Tensor]], temperature: float, logprob
     if not steps:
         return
     positions, scores, chosen = zip(*steps, strict=True)
+    at = torch.tensor(positions)
     columns = logprob_and_entropy(torch.stack(scores, 1), torch.stack(chosen, 1), temperature)
-    at = list(positions)
-    logprob[:, at], entropy[:, at] = columns
+    for column, values in zip((logprob, entropy), columns, strict=True):
+        column.index_copy_(1, at, values)
     steps.clear()
 
 
