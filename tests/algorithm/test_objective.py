@@ -172,6 +172,29 @@ def test_float32_and_bfloat16_follow_the_float64_reference(random_signals):
     assert close(objective(half, RULE).loss.item(), objective(widened, RULE).loss.item(), rel=1e-5)
 
 
+@pytest.mark.parametrize("field", ["behavior_logprob", "target_logprob", "entropy", "advantage"])
+def test_one_signal_in_float64_among_float32(random_signals, field):
+    """Each is used as precisely as it is; neither mask nor clip depends on the mixture."""
+    exact = random_signals(4, batch=16)
+    single = random_signals(4, batch=16, dtype=torch.float32)
+    mixed = replace(single, **{field: getattr(exact, field).detach()})
+    torch.testing.assert_close(
+        gradient(mixed, RULE), gradient(exact, RULE).to(mixed.target_logprob.dtype), rtol=1e-4, atol=1e-7
+    )
+    expected = objective(exact, RULE).diagnostics
+    assert objective(mixed, RULE).diagnostics == pytest.approx(expected, rel=1e-4, abs=1e-6)
+    far = {"behavior_logprob": -1e300, "target_logprob": -1e300, "entropy": 1e300, "advantage": 1e300}
+    assert replace(mixed, **{field: torch.full_like(getattr(mixed, field), far[field])}).finite.all()
+
+
+def test_the_loss_may_be_scaled_in_place(random_signals):
+    signals = random_signals()
+    loss = objective(signals, RULE).loss
+    loss /= 4
+    loss.backward()
+    torch.testing.assert_close(signals.target_logprob.grad, gradient(signals, RULE) / 4)
+
+
 def test_extreme_ratios_stay_finite(make_signals):
     signals = make_signals(
         [[-5000.0, 5000.0, 5000.0, 19.0, -19.0]],
@@ -388,9 +411,10 @@ def test_autocast_changes_no_digit(random_signals):
 
 def test_a_second_derivative_is_refused(random_signals):
     signals = random_signals()
-    (first,) = torch.autograd.grad(objective(signals, RULE).loss, signals.target_logprob, create_graph=True)
-    with pytest.raises(RuntimeError, match="does not require grad"):
-        first.sum().backward()
+    weight = torch.ones((), dtype=torch.float64, requires_grad=True)
+    loss = objective(replace(signals, target_logprob=signals.target_logprob * weight**2), RULE).loss
+    with pytest.raises(RuntimeError, match="no second derivative"):
+        torch.autograd.grad(loss, weight, create_graph=True)
 
 
 @pytest.mark.parametrize(

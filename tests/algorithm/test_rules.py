@@ -236,13 +236,14 @@ def test_binary_kl_of_a_logprob_that_rounded_to_zero(make_signals, dtype, floor)
     assert BinaryKL().score(rounded_up).isfinite().all()
 
 
-@given(seeds, st.sampled_from([torch.float32, torch.float64]), st.sampled_from([0.0, 1e-6, 0.1, 2.0]))
+@given(seeds, st.sampled_from([torch.float32, torch.float64]), st.sampled_from([0.0, 1e-9, 1e-6, 0.1, 2.0]))
 def test_binary_kl_keeps_what_its_score_keeps(make_signals, seed, dtype, phi):
     """From near certainty to very rare tokens, of equal and of very different policies: the bound decides alike."""
     generator = torch.Generator().manual_seed(seed)
     behavior, target = -(10 ** (-9 + 11 * torch.rand(2, 40, 50, generator=generator, dtype=torch.float64)))
-    near = behavior * (1 + torch.randn(40, 50, generator=generator, dtype=torch.float64) * 10 ** -(4 * torch.rand(1)))
-    target = torch.where(torch.rand(40, 50, generator=generator) < 0.7, near.clamp(max=0), target)
+    spread = 10 ** -(4 * torch.rand(1, generator=generator, dtype=torch.float64))
+    near = behavior * (1 + spread * torch.randn(40, 50, generator=generator, dtype=torch.float64))
+    target = torch.where(torch.rand(40, 50, generator=generator) < 0.7, near, target)  # some of them above 0
     signals = make_signals(target - behavior, behavior=behavior, dtype=dtype)
     rule = BinaryKL(phi)
     assert torch.equal(rule.keep(signals), rule.score(signals) <= phi)

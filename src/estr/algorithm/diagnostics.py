@@ -37,7 +37,8 @@ def diagnose(
     to the masked or kept ones; `_low_entropy` and `_high_entropy` to those at most and above the batch's
     (lower) median entropy.
 
-    Tokens are computed, and those of a trajectory added, in the precision of the signals; trajectories in float64.
+    A rounded negative entropy counts as 0. Tokens are computed, and those of a trajectory added, in the precision of
+    the log-ratio; trajectories are added in float64. Counts are exact up to 2^24 tokens a trajectory.
     """
     check_clip(clip_low, clip_high)
     check_mask(keep, signals)
@@ -127,7 +128,8 @@ def _lower_half(entropy: Tensor, usable: Tensor) -> Tensor:
     """1 on usable tokens whose entropy is at most their (lower) median, 0 elsewhere; `entropy` is 0 where not usable.
 
     Every value that has half of the tokens at or below it splits them like the median. To count is several times
-    as fast as to select, so such a value is guessed, first from a sample, then by regula falsi.
+    as fast as to select, so such a value is guessed, first from a sample, then by regula falsi. Where equal tokens
+    leave no such value, or the guesses run out, the median is selected.
     """
     half = torch.zeros_like(entropy)
     usables = _count(usable)
@@ -147,7 +149,7 @@ def _lower_half(entropy: Tensor, usable: Tensor) -> Tensor:
         else:
             high, upto = guess, count
         guess = low + (high - low) * (rank - below) / (upto - below)
-    median = torch.where(usable > 0, entropy, torch.nan).nanmedian()  # of many equal values
+    median = torch.where(usable > 0, entropy, torch.nan).nanmedian()
     return indicator(torch.le, entropy, median).mul_(usable)
 
 

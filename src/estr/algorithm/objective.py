@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from estr.algorithm.diagnostics import EXPONENT_LIMIT, check_clip, check_mask, diagnose
 from estr.algorithm.rules import KeepRule
@@ -77,7 +76,7 @@ def _loss(signals: TokenSignals, keep: Tensor, clip_low: float, clip_high: float
     exponent = log_ratio.clamp(-EXPONENT_LIMIT, EXPONENT_LIMIT)
     ratio = exponent.exp()
     advantage = signals.advantage.nan_to_num() * weights(keep, log_ratio.dtype)
-    free, clipped = ratio * advantage, ratio.clamp(1 - clip_low, 1 + clip_high).mul_(advantage)
+    free, clipped = ratio * advantage, ratio.clamp(1 - clip_low, 1 + clip_high) * advantage
     value = -torch.minimum(free, clipped).sum() / tokens
     # 1 where the gradient is not cut: C_t (Eq. 47), and a ratio that is within the limit
     passes = indicator(torch.le, free, clipped).mul_(indicator(torch.eq, exponent, log_ratio))
@@ -92,11 +91,12 @@ class _WithGradient(torch.autograd.Function):
     @staticmethod
     def forward(context: Any, logprob: Tensor, value: Tensor, gradient: Tensor) -> Tensor:
         context.save_for_backward(gradient)
-        return value
+        return value.clone()
 
     @staticmethod
-    @once_differentiable
     def backward(context: Any, scale: Tensor) -> tuple[Tensor, None, None]:
+        if torch.is_grad_enabled():
+            raise RuntimeError("the objective has no second derivative: its gradient is a constant of autograd's graph")
         (gradient,) = context.saved_tensors
         return scale * gradient, None, None
 

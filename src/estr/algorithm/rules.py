@@ -18,7 +18,7 @@ from torch import Tensor
 from estr.algorithm.signals import TokenSignals, indicator, weights
 
 GUESSED_FROM = 2048
-"""Tokens of the sample that tells `SecondMoment` where to look."""
+"""Positions of the sample that tells `SecondMoment` where to look, about."""
 
 
 @dataclass(frozen=True)
@@ -194,10 +194,12 @@ class BinaryKL(ThresholdRule):
         """As the score has it, which is computed where a bound that needs no exponential does not decide.
 
         The two directions add up to (pi - mu) (delta + log((1 - mu) / (1 - pi))) <= delta^2 P / (1 - P) for the
-        larger probability P = exp(-x), and P / (1 - P) <= 1 / (x + x^2 / 2).
+        larger probability P = exp(-x), and P / (1 - P) <= 1 / (x + x^2 / 2). Where 1 - P meets the floor, the score
+        decides.
         """
         usable = signals.usable
-        surprise = -torch.maximum(signals.behavior_logprob, signals.target_logprob.detach()).double()
+        logprob = torch.maximum(signals.behavior_logprob, signals.target_logprob.detach())
+        surprise = (-logprob.double()).sub_(torch.finfo(logprob.dtype).eps).clamp_(min=0)
         near = _log_ratio(signals).square() <= self.phi * surprise * (1 + surprise / 2)
         keep = usable & near
         far = (usable & ~near).nonzero(as_tuple=True)
@@ -245,7 +247,7 @@ class SecondMoment(ThresholdRule):
         weight = weights(eligible, square.dtype)
         square = square.nan_to_num_().mul_(weight)
         if square.sum() / weight.sum() <= self.budget:
-            return signals.usable
+            return signals.usable.clone()
         fits, total, count = -1.0, 0.0, 0.0  # a delta^2 that fits; sum and number of those up to it
         exceeds = math.inf
         for guess in self._guesses(square, eligible):
@@ -373,7 +375,7 @@ class KeepAll(KeepRule):
     name: ClassVar[str] = "keep_all"
 
     def keep(self, signals: TokenSignals) -> Tensor:
-        return signals.usable
+        return signals.usable.clone()
 
 
 RULES: dict[str, type[KeepRule]] = {

@@ -69,9 +69,11 @@ class TokenSignals:
 
     @cached_property
     def finite(self) -> Tensor:
-        """Bool [batch, length]: the sum of log-probs, entropy and advantage is finite, the entropy not negative."""
-        # a sum is finite only if its terms are, and minus itself 0 only if it is finite: one test instead of four
-        total = (self.behavior_logprob + self.target_logprob.detach()).add_(self.entropy).add_(self.advantage)
+        """Bool [batch, length]: log-probs, entropy and advantage are finite, the entropy not negative."""
+        # a mean is finite if and only if its terms are, and minus itself 0 only then: one test instead of four
+        total = self.behavior_logprob / 4
+        for signal in (self.target_logprob.detach(), self.entropy, self.advantage):
+            total = torch.add(total, signal, alpha=0.25)
         nonnegative = indicator(torch.ge, self.entropy, -ENTROPY_ROUNDING)
         return indicator(torch.eq, total.sub_(total), 0.0).mul_(nonnegative).bool()
 
@@ -108,13 +110,13 @@ class TokenSignals:
 def indicator(compare: Callable[..., Tensor], left: Tensor, right: Tensor | float) -> Tensor:
     """1 where `compare` (a torch comparison) holds, 0 elsewhere, in the dtype of `left`; no gradient.
 
-    On a CPU this takes a quarter of the time of a comparison that writes bools, and so does `weights` of `bool.to`.
+    On a CPU it takes a quarter of the time of a comparison that writes bools.
     """
     return compare(left, right, out=torch.empty_like(left))
 
 
 def weights(mask: Tensor, dtype: torch.dtype) -> Tensor:
-    """A bool mask as 0 and 1, to weigh a sum with."""
+    """A bool mask as 0 and 1, to weigh a sum with; on a CPU in a quarter of the time of `mask.to(dtype)`."""
     return mask.view(torch.uint8).to(dtype)
 
 
