@@ -64,6 +64,20 @@ def test_gradient_is_mask_clip_ratio_advantage(random_signals, seed):
     torch.testing.assert_close(gradient(signals, RULE), expected, rtol=1e-12, atol=0)
 
 
+@given(seeds, st.sampled_from([torch.float32, torch.float64]))
+def test_loss_and_gradient_are_those_of_autograd_on_eq_19(random_signals, seed, dtype):
+    """Bit by bit: the equation in plain torch, as a reader would write it."""
+    signals = random_signals(seed, dtype=dtype)
+    leaf = signals.target_logprob.detach().requires_grad_()
+    keep = RULE.keep(signals)
+    ratio = torch.where(keep, leaf - signals.behavior_logprob, 0).exp()
+    advantage = torch.where(keep, signals.advantage, 0)
+    loss = -torch.minimum(ratio * advantage, ratio.clamp(0.8, 1.28) * advantage).sum() / signals.response_tokens
+    loss.backward()
+    assert objective(signals, RULE).loss.item() == loss.item()
+    assert torch.equal(gradient(signals, RULE), leaf.grad)
+
+
 def test_clip_indicator_in_all_six_cases(make_signals):
     ratios = torch.tensor([[0.7, 1.0, 1.4, 0.7, 1.0, 1.4]], dtype=torch.float64)
     signals = make_signals(ratios.log(), advantage=[[1.0, 1.0, 1.0, -1.0, -1.0, -1.0]])

@@ -55,6 +55,26 @@ def test_everything_at_once(tmp_path: Path) -> None:
         assert (tmp_path / f"fig1.{suffix}").stat().st_size > 0
 
 
+@pytest.mark.parametrize(
+    ("dump", "option", "output"),
+    [
+        ("tokens.csv", "--figure", "tokens.png"),  # whose numbers go to tokens.csv
+        ("tokens.parquet", "--json", "tokens.parquet"),
+        ("tokens.parquet", "--out", "tokens.parquet"),
+        ("tokens.parquet", "--json", "link.json"),
+    ],
+)
+def test_no_output_replaces_the_dump(tmp_path: Path, dump: str, option: str, output: str) -> None:
+    path = write(tmp_path / "tokens.parquet", TOKENS)
+    if dump.endswith(".csv"):
+        pq.read_table(path).to_pandas().to_csv(tmp_path / dump, index=False)
+    (tmp_path / "link.json").symlink_to(tmp_path / dump)
+    before = (tmp_path / dump).read_bytes()
+    result = run(tmp_path / dump, option, tmp_path / output)
+    assert isinstance(result.exception, UserError) and "the dump itself" in str(result.exception)
+    assert (tmp_path / dump).read_bytes() == before
+
+
 def test_columns_are_mapped(tmp_path: Path) -> None:
     columns = without("entropy", "behavior_logprob") | {"spread": TOKENS["entropy"], "mu": TOKENS["behavior_logprob"]}
     path = write(tmp_path / "dump.parquet", columns)

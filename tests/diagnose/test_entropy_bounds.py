@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from estr.algorithm import entropy_from_logits
-from estr.diagnose.entropy_bounds import NotTopK, entropy_bounds
+from estr.diagnose.entropy_bounds import NotTopK, entropy_bounds, rounding
 
 ROUNDING = 1e-9
 
@@ -36,6 +36,36 @@ def test_the_true_entropy_lies_between(values: list[float], data: st.DataObject)
         assert lower - ROUNDING <= tighter[0] and tighter[1] <= upper + ROUNDING
     else:
         assert lower == pytest.approx(true, abs=ROUNDING) and upper == pytest.approx(true, abs=ROUNDING)
+
+
+@settings(deadline=None, max_examples=300)
+@given(st.integers(0, 10**6), st.integers(1, 20), st.sampled_from(["bfloat16", "float16", "float32", "2 decimals"]))
+def test_rounded_log_probs_bound_it_as_well(seed: int, k: int, kind: str) -> None:
+    """A peaked head and a long thin tail, whose mass disappears in the rounding of the head."""
+    rng = np.random.default_rng(seed)
+    tail = 10 ** -rng.uniform(1, 5)
+    size = rng.integers(25, 3000)
+    probabilities = np.r_[(1 - tail) * rng.dirichlet(np.full(20, 0.3)), np.full(size, tail / size)]
+    logprobs = np.sort(np.log(probabilities[probabilities > 0]))[::-1]
+    top = logprobs[None, :k]
+    if kind == "2 decimals":
+        rounded = top.round(2)
+    else:
+        rounded = torch.from_numpy(top.copy()).to(getattr(torch, kind)).to(torch.float32).numpy()
+    lower, upper = (float(bound[0]) for bound in entropy_bounds(rounded, len(logprobs)))
+    true = float(-(np.exp(logprobs) * logprobs).sum())
+    assert lower - ROUNDING <= true <= upper + ROUNDING
+    assert lower < upper
+
+
+def test_rounding_is_that_of_the_coarsest_numbers_that_hold_all() -> None:
+    values = np.array([[-0.1234567, -3.1415926, -np.inf]])
+    assert not rounding(values).any()
+    half = values.astype(np.float16).astype(np.float32)
+    coarse = torch.from_numpy(values).bfloat16().float().numpy()
+    for found, size in ((values.astype(np.float32), 2**-24), (half, 2**-11), (coarse, 2**-8)):
+        assert rounding(found)[0].tolist() == pytest.approx([0.1234567 * size, 3.1415926 * size, 0], rel=1e-2)
+    assert rounding(values.clip(-9).round(3)).tolist() == [[0.0005] * 3]
 
 
 def test_bounds_are_attained() -> None:

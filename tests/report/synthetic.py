@@ -121,11 +121,11 @@ class ResultsFolder:
         self.run_dirs.append(folder)
         return folder
 
-    def write_calibration(self, task: str = "dapo_math") -> Path:
+    def write_calibration(self, task: str = "dapo_math", steps: tuple[int, int] = (1, 50)) -> Path:
         path = self.scale_dir / "calibration" / f"{task}.json"
         path.parent.mkdir(parents=True, exist_ok=True)
         rules = {method: rule | {"achieved": 5e-4} for method, rule in MATCHED_RULES.items()}
-        shared = {"budget": 6e-4, "tokens": 50_000, "steps": [1, 50], "source_runs": [f"laptop/{task}/async/seed0"]}
+        shared = {"budget": 6e-4, "tokens": 50_000, "steps": list(steps), "source_runs": [f"laptop/{task}/async/seed0"]}
         write_json(path, shared | {"rules": rules})
         return path
 

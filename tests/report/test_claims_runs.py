@@ -190,14 +190,20 @@ def test_self_regulating(last: float, verdict: str, folder: ResultsFolder) -> No
     assert judge("C47", folder).verdict == verdict
 
 
-def matched_runs(folder: ResultsFolder, fractions: dict[str, float], entropies: dict[str, float], m2po: float) -> list:
+def matched_runs(
+    folder: ResultsFolder,
+    fractions: dict[str, float],
+    entropies: dict[str, float],
+    m2po: float,
+    steps: tuple[int, int] = (1, 1),
+) -> list:
     """The shared batch masks 0.05 % (see `ResultsFolder.write_calibration`)."""
     write(folder, "gsm8k", "estr", percent=60, masked_fraction=6e-4, masked_entropy=0.1)
     for method in MATCHED_RULES:
         label = f"{method}__thresholds=matched"
         columns = {"masked_fraction": fractions[method], "masked_entropy": entropies[method]}
         write(folder, "gsm8k", label, percent=m2po if method == "m2po" else 50, **columns)
-    return [folder.write_calibration("gsm8k")]
+    return [folder.write_calibration("gsm8k", steps)]
 
 
 def test_matched_budget_as_in_the_first_version(folder: ResultsFolder) -> None:
@@ -209,6 +215,21 @@ def test_matched_budget_as_in_the_first_version(folder: ResultsFolder) -> None:
     assert report.verdict == "not computable" and report.statistic.startswith("our runs side with v1")
     assert "masked 0.05 % of the shared batch, 1 % over training: factor 20" in judge("C31", folder, files).statistic
     assert judge("C31", folder).verdict == "no data"
+
+
+def test_no_ratio_to_step_0_where_the_budget_is_of_several_updates(folder: ResultsFolder) -> None:
+    fractions = {"icepop": 0.01, "kpop": 0.001, "m2po": 0.001}
+    files = matched_runs(folder, fractions, dict.fromkeys(fractions, 1.5), m2po=50, steps=(1, 50))
+    for name, factor in (("C31", 20), ("C33", 2)):
+        outcome = judge(name, folder, files)
+        assert outcome.verdict == "not computable"
+        assert "updates 1 to 50 together" in outcome.statistic and f"factor {factor}" in outcome.statistic
+
+
+def test_a_rule_that_is_ahead_is_not_behind_whatever_its_budget(folder: ResultsFolder) -> None:
+    fractions = {"icepop": 0.01, "kpop": 0.001, "m2po": 0.001}
+    files = matched_runs(folder, fractions, dict.fromkeys(fractions, 1.5), m2po=70, steps=(1, 50))
+    assert judge("C33", folder, files).verdict == "not held"
 
 
 def test_matched_budget_otherwise(folder: ResultsFolder) -> None:

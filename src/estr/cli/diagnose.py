@@ -54,6 +54,10 @@ def diagnose(
         raise UserError(f"--figure {figure}: name a .png")
     if out is not None and out.suffix != ".parquet":
         raise UserError(f"--out {out}: name a .parquet")
+    siblings = [] if figure is None else [figure.with_suffix(suffix) for suffix in (".png", ".pdf", ".csv")]
+    for output in (as_json, out, *siblings):
+        if output is not None and output.exists() and tokens.exists() and output.samefile(tokens):
+            raise UserError(f"{output}: this is the dump itself; write to another file")
     taus = taus or DEFAULT_TAUS
     dump = tool.read_dump(tokens, parse_mapping(mapping), topk, vocabulary)
     diagnosis = tool.examine(dump, taus, budget)

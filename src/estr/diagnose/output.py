@@ -32,6 +32,7 @@ def record(dump: Dump, diagnosis: Diagnosis) -> dict[str, Any]:
     readings = [_reading(reading) for reading in diagnosis.readings]
     merged = readings[0] if len(readings) == 1 else _merge(readings[0], readings[1])
     problems = dict.fromkeys(problem for reading in diagnosis.readings for problem in reading.problems)
+    problems |= dict.fromkeys(_of_one_bound(diagnosis.readings))
     return {
         "file": str(dump.path),
         "columns": {field: column.name for field, column in dump.columns.items()},
@@ -169,6 +170,19 @@ def _merge(first: Any, second: Any) -> Any:
     if first is None or second is None or first == second:
         return second if first is None else first
     return sorted((first, second))
+
+
+def _of_one_bound(readings: list[Reading]) -> list[str]:
+    """What stands in `matched` although only one bound of the entropy has it."""
+    if len(readings) == 1:
+        return []
+    low, high = (reading.matched for reading in readings)
+    return [
+        f"matched budget, {reading[key].title}: with the {name} bound of the entropy only"
+        for name, reading, other in (("lower", low, high), ("upper", high, low))
+        for key in reading
+        if key not in other
+    ]
 
 
 def _number(value: Any, form: str) -> str:

@@ -50,8 +50,9 @@ def lowest_at_the_end(evidence: Evidence, *, task: str, column: str, others: lis
 
 
 def budget_drifts(evidence: Evidence, *, task: str, rule: str, ratio_at_least: float) -> Outcome:
-    """Masked fraction at the matched budget: mean over training over that of the shared batch."""
+    """Masked fraction at the matched budget: mean over training over that of the shared batch at step 0."""
     found, text = _drift(evidence, task, rule)
+    _require_one_batch(evidence, task, text)
     return judged(found >= ratio_at_least, text)
 
 
@@ -70,8 +71,10 @@ def budget_held_but_behind(evidence: Evidence, *, task: str, rule: str, ratio_at
     found, text = _drift(evidence, task, rule)
     runs, estr = evidence.trained(task, matched(rule)), evidence.trained(task, ESTR)
     gap = evidence.difference(runs, estr)
-    accuracy = f"avg@k - ESTR {with_interval(gap.mean, gap.low, gap.high, '+.1f', 'points', border=0)}"
-    return judged(found <= ratio_at_most and gap.mean < 0, f"{text}; {accuracy}")
+    text += f"; avg@k - ESTR {with_interval(gap.mean, gap.low, gap.high, '+.1f', 'points', border=0)}"
+    if gap.mean < 0:
+        _require_one_batch(evidence, task, text)
+    return judged(found <= ratio_at_most and gap.mean < 0, text)
 
 
 def masked_entropy_lower(evidence: Evidence, *, task: str, rules: list[str], share_at_most: float) -> Outcome:
@@ -132,8 +135,18 @@ def _lowest(groups: Mapping[str, list[RunResult]], values: Series, factor: float
     return judged(lowest, f"{', '.join(texts)}, {seeds_range(groups.values())}")
 
 
+def _require_one_batch(evidence: Evidence, task: str, text: str) -> None:
+    """The predicates' denominator is one batch at step 0."""
+    first, last = evidence.calibration(task).steps
+    if first != last:
+        raise NotComputable(
+            f"the budget was matched on updates {first} to {last} together, as ESTR masks no token at step 0 of this "
+            f"scale: there is no ratio to step 0. Over those updates: {text}"
+        )
+
+
 def _drift(evidence: Evidence, task: str, rule: str) -> tuple[float, str]:
-    """Masked fraction over training / on the batch of the matched budget, which stands for the paper's step 0."""
+    """Masked fraction over training / on the batch of the matched budget."""
     runs, budget = evidence.trained(task, matched(rule)), evidence.calibration(task)
     start = budget.achieved_percent.get(matched(rule))
     if start is None:
