@@ -59,7 +59,7 @@ def find_frontier(layout: Layout, config: RunConfig, axis: Axis) -> Path:
     values: Sequence[float] = getattr(settings, axis)
     seeds = load_sizes(config.scale, config.task).seeds[:SEEDS]
     config = with_thresholds(layout, config)
-    folder = layout.frontier(config, axis)
+    folder, at = layout.frontier(config, axis), commit()
     key = inputs_hash(layout, _probe(config, axis, values[0], seeds[0], settings.steps))
 
     with (
@@ -98,7 +98,7 @@ def find_frontier(layout: Layout, config: RunConfig, axis: Axis) -> Path:
         "stable_up_to": values[found] if found >= 0 else None,
         "collapses_at": values[found + 1] if found + 1 < len(values) else None,
         "probes": [{name: value for name, value in line.items() if name != "inputs"} for line in known.values()],
-        "commit": commit(),
+        "commit": at,
         "machine": machine(),
         "packages": packages(),
     }
@@ -107,20 +107,21 @@ def find_frontier(layout: Layout, config: RunConfig, axis: Axis) -> Path:
 
 
 def _probe(config: RunConfig, axis: Axis, value: float, seed: int, steps: int) -> RunConfig:
-    """The run that is tried: checked for collapse every few steps, few tokens recorded."""
-    train: dict[str, Any] = {"steps": steps, "checkpoint_every": PATIENCE, "validate_every": 0}
-    train |= {"tokens_first": 0, "tokens_every": steps}
+    """The run that is tried: checked for collapse every few steps, few tokens recorded.
+
+    A reward is that of rollouts by weights as old as the staleness. The run is longer by this many updates, so that the
+    rewards show what each of the first `steps` updates made of the policy, at every staleness alike.
+    """
     staleness = config.staleness
+    if axis == "inter":
+        staleness = staleness.model_copy(update={"inter": value})
+    length = steps + staleness.inter + staleness.intra
+    train: dict[str, Any] = {"steps": length, "checkpoint_every": PATIENCE, "validate_every": 0}
+    train |= {"tokens_first": 0, "tokens_every": length}
     if axis == "learning_rate":
         train["learning_rate"] = value
-    else:
-        staleness = staleness.model_copy(update={"inter": value})
     return config.model_copy(
-        update={
-            "seed": seed,
-            "staleness": staleness,
-            "train": config.train.model_copy(update=train | {"validate_every": 0}),
-        }
+        update={"seed": seed, "staleness": staleness, "train": config.train.model_copy(update=train)}
     )
 
 

@@ -1,5 +1,6 @@
 """What may stand in the files under `configs/`: one class per section, strict types, unknown keys refused."""
 
+from itertools import pairwise
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
@@ -141,8 +142,15 @@ class FrontierSettings(Section):
     """Search for the largest learning rate and inter-trajectory staleness at which training does not collapse."""
 
     steps: Positive
-    learning_rate: Annotated[list[float], Field(min_length=2)]
+    learning_rate: Annotated[list[Annotated[float, Field(gt=0)]], Field(min_length=2)]
     inter: Annotated[list[Count], Field(min_length=2)]
+
+    @field_validator("learning_rate", "inter")
+    @classmethod
+    def _rising(cls, values: list[float]) -> list[float]:
+        if any(after <= before for before, after in pairwise(values)):
+            raise ValueError("must rise from value to value")
+        return values
 
 
 class TaskScale(Section):

@@ -76,7 +76,11 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def frontier_views(frame: pd.DataFrame) -> list[View]:
-    """A row per method and variant, a column per axis."""
+    """A table per task; a row per method and variant, a column per axis."""
+    return [_view(rows) for _, rows in frame.groupby("task", sort=False)]
+
+
+def _view(frame: pd.DataFrame) -> View:
     labels = sorted(set(frame["label"]), key=order)
     cells = {(row["label"], row["axis"]): _bounds(row) for _, row in frame.iterrows()}
     thresholds = dict(zip(frame["label"], frame["thresholds"], strict=True))
@@ -86,13 +90,14 @@ def frontier_views(frame: pd.DataFrame) -> list[View]:
     ]
     first = frame.iloc[0]
     note = (
-        f"{task_name(first['task'])} at {first['scale']} scale, {first['steps']} updates a run; the other setting as "
-        "in the paper. Bisection with one seed, the boundary by the majority of "
-        f"{first['n_seeds']}; collapse as defined in estr.algorithm.collapse. In parentheses the next value tried, at "
-        "which most seeds collapse."
+        f"{task_name(first['task'])} at {first['scale']} scale; the rewards of {first['steps']} policies, for which a "
+        "run takes as many more updates as its rollouts lag behind; the other setting as in the paper. Bisection with "
+        f"one seed, the boundary by the majority of {first['n_seeds']}; collapse as defined in estr.algorithm.collapse, "
+        "but a run is ended when it has been collapsed for some updates, before it could recover. In parentheses the "
+        "next value tried, at which most seeds collapse."
     )
     headers = ("Method", "Thresholds", *(text[0].upper() + text[1:] for text in AXES.values()))
-    return [View("Stability frontier (not in the paper)", note, headers, tuple(rows))]
+    return View("Stability frontier (not in the paper)", note, headers, tuple(rows), section=task_name(first["task"]))
 
 
 def _bounds(row: pd.Series) -> str:
