@@ -1,11 +1,13 @@
 """Table 1 as it is read: the overview, the views of each task, and that CSV, Markdown and LaTeX say the same."""
 
+import csv
 from pathlib import Path
 
 import pandas as pd
 import pytest
 from synthetic import ResultsFolder
 
+from estr.config import configs_folder
 from estr.report.paper import load_paper_values
 from estr.report.run_views import compact_run_ids
 from estr.report.runs import load_runs
@@ -70,9 +72,19 @@ def test_every_task_has_its_views(three_tasks: ResultsFolder) -> None:
         *(f"{exact}: {part.format(2)}" for part in (*parts, "agentic behaviour")),
         *(f"GSM8K: {part.format(4)}" for part in (*parts, "agentic behaviour")),
         *(f"DAPO-Math (AIME): {part.format(4)}" for part in parts),
+        "The paper's Table 1 as printed",
         "Runs of Table 1",
     ]
     assert all(exact in title for title in titles if search in title)
+
+
+def test_the_papers_table_has_every_number_of_it(three_tasks: ResultsFolder) -> None:
+    view = views_of_runs(three_tasks.run_dirs, *calibrations(three_tasks))["The paper's Table 1 as printed"]
+    shown = [cell.split()[0] for row in view.rows for cell in row[1:] if cell != "not reported"]
+    with (configs_folder() / "paper" / "reported.csv").open() as file:
+        reported = [f"{float(row['value']):.2f}" for row in csv.DictReader(file) if row["artifact"] == "table1"]
+    assert sorted(shown) == sorted(reported) and len(reported) == 60
+    assert {len(row) for row in view.rows} == {len(view.headers)} == {20}
 
 
 def test_the_overview_has_the_papers_layout(folder: ResultsFolder) -> None:

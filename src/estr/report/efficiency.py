@@ -4,6 +4,7 @@ Measured columns have plain names, those of the model start with `modelled_`, th
 model is calibrated with the stage times and response lengths of its own measurement.
 """
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,8 @@ from estr.report.views import EMPTY, View, number, write_table
 
 PAPER_TASK = "dapo_math"
 PAPER_GPUS = 16
+LOST = ("icepop", "kpop")
+"""Methods of v2's Table 4 without a number left."""
 REFERENCE = "sync"
 RESAMPLES = 5_000
 MODEL = {
@@ -36,12 +39,13 @@ MODEL = {
 STAGES = ("generate_seconds", "train_seconds", "sync_seconds")
 COLUMNS = [
     *("scale", "task", "label", "method", "mode", "cores", "updates", "warmup_updates"),
-    *("paper_throughput", "paper_step_seconds", "paper_speedup", "paper_basis"),
+    *("paper_throughput", "paper_step_seconds", "paper_speedup", "paper_speedup_derived", "paper_basis"),
     *("throughput", *(f"step_seconds{suffix}" for suffix in ("", "_sd", "_low", "_high"))),
     *(f"speedup{suffix}" for suffix in ("", "_low", "_high")),
     *("overlap_bound", *STAGES),
     *("trainer_idle", "rollout_idle"),
     *(f"staleness_{source}_{what}" for source in ("intra", "inter") for what in ("mean", "max")),
+    "staleness_histogram",
     *("asked_threshold", "asked_interval", "slots", "partial_rollouts", "dropped_stale"),
     *("objective_share", "objective_seconds", "objective_seconds_keep_all"),
     *("mean_length", "length_skew"),
@@ -142,6 +146,12 @@ def _row(m: Measurement, sync: Measurement | None, paper: PaperValues) -> dict[s
         "rollout_idle": record["rollout_idle_fraction"],
         **{f"staleness_{name}": record["staleness"][name] for name in ("intra_mean", "intra_max")},
         **{f"staleness_{name}": record["staleness"][name] for name in ("inter_mean", "inter_max")},
+        "staleness_histogram": json.dumps(
+            {
+                name: [[int(v), n] for v, n in shares.items()]
+                for name, shares in record["staleness"]["histogram"].items()
+            }
+        ),
         "asked_threshold": np.nan if m.colocated else settings["staleness_threshold"],
         "asked_interval": np.nan if m.colocated else settings["sync_interval"],
         "slots": settings["slots"],
@@ -162,13 +172,16 @@ def _paper_columns(m: Measurement, paper: PaperValues) -> dict[str, Any]:
     if m.task != PAPER_TASK:
         return {}
     values = {metric: _paper_value(paper, m.label, metric) for metric in ("throughput", "step_time", "speedup")}
-    step, reference = values["step_time"], _paper_value(paper, REFERENCE, "step_time")
+    step, reference, speedup = values["step_time"], _paper_value(paper, REFERENCE, "step_time"), values["speedup"]
     columns: dict[str, Any] = {
         "paper_throughput": values["throughput"].value if values["throughput"] else np.nan,
         "paper_step_seconds": step.value if step else np.nan,
         "paper_basis": step.provenance if step else None,
+        "paper_speedup_derived": speedup is None,
     }
-    if step and reference:
+    if speedup:
+        columns["paper_speedup"] = speedup.value
+    elif step and reference:
         columns["paper_speedup"] = reference.value / step.value
     return columns
 
@@ -177,7 +190,8 @@ def efficiency_views(frame: pd.DataFrame) -> list[View]:
     """What was measured, beside the paper; how stale it was; the model against the measurement."""
     views = []
     for task, rows in frame.groupby("task", sort=False):
-        views += [_measured(str(task), rows), _overlap(str(task), rows), _model(str(task), rows)]
+        views += [_measured(str(task), rows), _overlap(str(task), rows), _histogram(str(task), rows)]
+        views.append(_model(str(task), rows))
     return views
 
 
@@ -195,7 +209,8 @@ def _measured(task: str, rows: pd.DataFrame) -> View:
         line = [display(row["label"]), number(row["throughput"], ".4g"), _seconds(row), _speedup(row)]
         if paper:
             line += [_reported(row, "throughput", ".2f"), _reported(row, "step_seconds", ".2f")]
-            line.append(_reported(row, "speedup", ".2f"))
+            derived = row["paper_speedup_derived"] and not pd.isna(row["paper_speedup"])
+            line.append(_reported(row, "speedup", ".3g") + (" ‡" if derived else ""))
         cells.append((*line, number(row["modelled_step_seconds"], ".4g"), number(row["modelled_speedup"], ".2f")))
     updates, cores = rows["updates"], rows["cores"].iloc[0]
     counts = f"{updates.min()}" if updates.min() == updates.max() else f"{updates.min()} to {updates.max()}"
@@ -207,7 +222,12 @@ def _measured(task: str, rows: pd.DataFrame) -> View:
         "Modelled: the discrete-event model of this window, calibrated with the row's own stage times and lengths. "
     )
     if paper:
-        note += "Paper: 16 H800, Qwen2.5-7B, one run; M2PO's time from v2's prose."
+        lost = [display(method) for method in LOST if method not in set(rows["label"])]
+        cells += [(name, *[EMPTY] * 3, *[NOT_REPORTED] * 3, *[EMPTY] * 2) for name in lost]
+        note += (
+            "Paper: 16 H800, Qwen2.5-7B, one run; M2PO's time from v2's prose; ‡ the quotient of two reported times. "
+            f"{' and '.join(lost)} are rows of v2's Table 4 whose numbers the sources lost."
+        )
     title = f"Table 2: efficiency on {task_name(task)}"
     return View(title, note.strip(), tuple(headers), tuple(cells), tuple(groups), section=task_name(task))
 
@@ -241,6 +261,30 @@ def _overlap(task: str, rows: pd.DataFrame) -> View:
         "Resumed: responses that went on under new weights."
     )
     return View(f"{task_name(task)}: overlap and staleness", note, headers, cells, section=task_name(task))
+
+
+def _histogram(task: str, rows: pd.DataFrame) -> View:
+    """Shares of the trajectories by measured staleness."""
+    counts = [
+        (display(row["label"]), source, {int(version): n for version, n in json.loads(row["staleness_histogram"])[key]})
+        for _, row in rows.iterrows()
+        for key, source in (("intra", "Intra"), ("inter", "Inter"))
+    ]
+    versions = range(max(max(found) for *_, found in counts) + 1)
+    cells = tuple(
+        (
+            method,
+            source,
+            *(number(100 * found[v] / sum(found.values()), ".1f") if v in found else EMPTY for v in versions),
+        )
+        for method, source, found in counts
+    )
+    note = (
+        "Measured: percentage of the consumed trajectories by the versions that they span (intra) and from their last "
+        "token to the update that uses them (inter)."
+    )
+    headers = ("Method", "Staleness", *map(str, versions))
+    return View(f"{task_name(task)}: histogram of staleness", note, headers, cells, section=task_name(task))
 
 
 def _model(task: str, rows: pd.DataFrame) -> View:

@@ -92,9 +92,9 @@ def _view(frame: pd.DataFrame) -> View:
     note = (
         f"{task_name(first['task'])} at {first['scale']} scale; the rewards of {first['steps']} policies, for which a "
         "run takes as many more updates as its rollouts lag behind; the other setting as in the paper. Bisection with "
-        f"one seed, the boundary by the majority of {first['n_seeds']}; collapse as defined in estr.algorithm.collapse, "
-        "but a run is ended when it has been collapsed for some updates, before it could recover. In parentheses the "
-        "next value tried, at which most seeds collapse."
+        f"one seed, the boundary by the majority of {first['n_seeds']}; collapse as in estr.algorithm.collapse, but a "
+        "run is ended when it has been collapsed for some updates, before it could recover. In parentheses the next "
+        "value tried, at which most seeds collapse."
     )
     headers = ("Method", "Thresholds", *(text[0].upper() + text[1:] for text in AXES.values()))
     return View("Stability frontier (not in the paper)", note, headers, tuple(rows), section=task_name(first["task"]))

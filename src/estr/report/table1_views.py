@@ -4,11 +4,12 @@ import pandas as pd
 
 from estr.report.evaluations import SCORES
 from estr.report.labels import PAPER_SCALE, benchmarks, display, judged, order, scored_by, short_name, task_name
-from estr.report.paper import TABLE1
+from estr.report.paper import TABLE1, load_paper_values
 from estr.report.run_views import compact_run_ids, difference_cell
 from estr.report.runs import FIRST_STEPS
 from estr.report.scores import BEHAVIOUR_COLUMNS
 from estr.report.table1 import METRICS, WARM_START
+from estr.report.table1_printed import printed_view
 from estr.report.verdicts import LEGEND, REFERENCES, SYNC_MARGIN
 from estr.report.views import EMPTY, View, number, plain, plus_minus, spread, without_empty_columns
 
@@ -24,14 +25,14 @@ BEHAVIOUR_HEADERS = {
 
 
 def table1_views(frame: pd.DataFrame) -> list[View]:
-    """The overview; per task accuracy, paired differences, masking and, with tools, behaviour; the runs."""
+    """The overview; per task accuracy, differences, masking and, with tools, behaviour; the paper's own table; runs."""
     tasks = {str(task): rows for task, rows in frame.groupby("task", sort=False)}
     views = [_overview(tasks)]
     for rows in tasks.values():
         views += [_accuracy(rows), *(_differences(rows, metric) for metric in METRICS), _masking(rows)]
         if rows["agent_tool_calls"].gt(0).any() or rows["agent_recall_percent"].notna().any():
             views.append(_behaviour(rows))
-    return [*views, _run_ids(frame)]
+    return [*views, printed_view(load_paper_values()), _run_ids(frame)]
 
 
 def _overview(tasks: dict[str, pd.DataFrame]) -> View:
@@ -205,10 +206,10 @@ def _masking(rows: pd.DataFrame) -> View:
             _name(row),
             plain(row["thresholds"]),
             number(row["calibrated_masked_percent"], ".3g"),
-            number(row["masked_fraction_first50_percent"], ".3g"),
-            number(row["masked_fraction_mean_percent"], ".3g"),
+            plus_minus(row, "masked_fraction_first50_percent", ".3g"),
+            plus_minus(row, "masked_fraction_mean_percent", ".3g"),
             number(row["paper_masked_fraction_mean_percent"], ".2f"),
-            number(row["masked_entropy_first50_nats"], ".2f"),
+            plus_minus(row, "masked_entropy_first50_nats", ".2f"),
             number(row["paper_masked_entropy_first50_nats"], ".2f"),
             spread(row, "reward_last_quarter", ".3f"),
         )
@@ -216,11 +217,12 @@ def _masking(rows: pd.DataFrame) -> View:
         if isinstance(row["run_ids"], str)
     ]
     headers, cells = without_empty_columns(headers, cells)
-    note = f"Means over seeds; percentages of response tokens. Runs of fewer than {FIRST_STEPS} steps count whole."
+    note = "Mean ± standard deviation over seeds; percentages of response tokens. "
+    note += f"Runs of fewer than {FIRST_STEPS} steps count whole."
     if rows["calibrated_masked_percent"].notna().any():
         note += " Matched: threshold calibrated on a shared batch to ESTR's masked fraction."
     if any(header.startswith("Paper") for header in headers):
-        note += " Paper: the matched budgets of v1 Table 7, v2's prose for M2PO."
+        note += " Paper: v1's Table 7, v2's prose for M2PO; a rule's numbers are those at the matched budget."
     title = f"{_judged(rows)}: what the rules mask"
     return View(title, note, headers, cells, section=task_name(rows["task"].iloc[0]))
 

@@ -66,5 +66,5 @@ def _ratio(over: Measurement, under: Measurement, border: float) -> tuple[float,
     )
     return found[0], (
         f"s/step of {' / '.join(names)}: {' / '.join(means)} = {with_interval(*found, border=border)}, one measurement "
-        f"each of {' and '.join(updates)} updates"
+        f"each of {' and '.join(updates)} updates; in so short a window a queue that fills or drains counts"
     )

@@ -140,8 +140,8 @@ def _require_one_batch(evidence: Evidence, task: str, text: str) -> None:
     first, last = evidence.calibration(task).steps
     if first != last:
         raise NotComputable(
-            f"the budget was matched on updates {first} to {last} together, not on a batch at step 0, for the reason in "
-            f"docs/limits.md: there is no ratio to step 0. Over those updates: {text}"
+            f"the budget was matched on updates {first} to {last} together, not on a batch at step 0 (docs/limits.md): "
+            f"there is no ratio to step 0. Over those updates: {text}"
         )
 
 
