@@ -164,6 +164,8 @@ def test_the_committed_copy_holds_tables_pictures_and_every_run(
     assert "Laptop counterparts of BrowseComp-Plus, GSM8K and DAPO-Math (AIME). 33 runs, 0.82 hours" in text
     assert "![Figures 6 and 7: training reward](fig06_07_reward.png)" in text
     assert "BrowseComp-Plus (exact match, no judge model): Mean over the last quarter" in text
+    # of 33 runs of 90 s: 18 for Table 1, and three at the matched budget for each of three rules
+    assert "| Main results | `snakemake main_results` | 24 | 24 | 36.0 | 36.0 |" in text
     ids = re.findall(r"^\| (laptop/\S+) \|", text, flags=re.MULTILINE)
     assert ids == [run.run_id for run in load_runs(three_tasks.run_dirs)]
     assert text.index("| GSM8K | Config hash") < text.index("| laptop/gsm8k/sync/seed0 |")

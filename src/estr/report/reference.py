@@ -4,6 +4,7 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
+from estr.config import expand, load_experiment, load_study
 from estr.files.atomic import replacing
 from estr.report.captions import CAPTIONS
 from estr.report.labels import benchmarks, task_name
@@ -17,7 +18,7 @@ def export_reference(folders: Sequence[Path], tables: Sequence[Path], figures: S
     runs = load_runs(run_folders(folders))
     out = page.parent
     out.mkdir(parents=True, exist_ok=True)
-    parts = [_provenance(runs)]
+    parts = [_provenance(runs), _times(runs)]
     for table in tables:
         for suffix in (".csv", ".md"):
             shutil.copyfile(table.with_suffix(suffix), out / table.with_suffix(suffix).name)
@@ -43,6 +44,30 @@ def _provenance(runs: Sequence[RunResult]) -> str:
         f"Commit {commits}; {machine}; torch {first.packages['torch']}. "
         f"Written by `make reference` from `results/{first.scale}/`."
     )
+
+
+def _times(runs: Sequence[RunResult]) -> str:
+    """Measured training time of each experiment of the study; a run that several need is trained once."""
+    seconds = {run.run_id: run.wall_seconds for run in runs}
+    lines = [
+        "| Experiment | Command | Runs | Of these not needed above | Training alone (min) | Beside those above (min) |",
+        "| --- | --- | --- | --- | --- | --- |",
+    ]
+    known: set[str] = set()
+    for name in load_study().experiments:
+        experiment = load_experiment(name)
+        needed = {run.run_id for run in expand(experiment.runs, runs[0].scale)} & seconds.keys()
+        if not needed:
+            continue
+        alone, beside = (sum(seconds[run] for run in some) / 60 for some in (needed, needed - known))
+        counts = f"{len(needed)} | {len(needed - known)}"
+        lines.append(f"| {experiment.title} | `snakemake {name}` | {counts} | {alone:.1f} | {beside:.1f} |")
+        known |= needed
+    note = (
+        "Minutes of training, one core a run, two runs at a time; data, warm starts, evaluation, measurements of "
+        "throughput and the language model's tokens come on top and are the rest of `make reproduce`."
+    )
+    return "\n".join(["### Measured time per experiment", "", *lines, "", note])
 
 
 def _run_list(runs: Sequence[RunResult]) -> str:
