@@ -14,6 +14,8 @@ from estr.embedded.policy import Policy, PolicyShape, save_policy
 from estr.embedded.tokenizer import ChatTokenizer
 from estr.layout import Layout
 from estr.measure import measure_throughput
+from estr.pipeline.calibration import compare, predict
+from estr.pipeline.measurement import load_measurements
 from estr.stages import prepare_data
 from estr.tasks.dapo_math_laptop import DapoMathLaptop
 
@@ -67,6 +69,22 @@ def test_a_measurement_adds_up(measured: Layout, label: str, mode: str) -> None:
             assert found["staleness"][f"{name}_max"] == 0
     assert steps["generate_seconds"].isna().all() == (mode == "disaggregated")
     assert min(found["stages"].values()) > 0 and 0 < found["objective"]["share_of_step"] < 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("label", ["estr", "sync"])
+def test_the_model_of_the_pipeline_agrees_with_the_engine(measured: Layout, label: str) -> None:
+    """From the stage times and lengths of a real window: its time per update, its throughput, and how stale it was."""
+    path = Path("configs/scales/smoke.yaml")
+    scale = yaml.safe_load(path.read_text())
+    scale["concurrent"] |= {"steps": 12, "warmup_steps": 4}
+    path.write_text(yaml.safe_dump(scale))
+    [measurement] = load_measurements([measure_throughput(measured, resolve("smoke", "dapo_math", label, 0))])
+    found = {each.quantity: each for each in compare(measurement, predict(measurement))}
+    for quantity in ("seconds per update", "throughput"):
+        assert found[quantity].modelled == pytest.approx(found[quantity].measured, rel=0.4), quantity
+    for quantity in ("staleness intra", "staleness inter"):
+        assert found[quantity].modelled == pytest.approx(found[quantity].measured, abs=1.0), quantity
 
 
 def test_what_cannot_be_measured_is_one_clear_line(workspace: Path, tmp_path: Path) -> None:
