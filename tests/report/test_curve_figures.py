@@ -1,5 +1,6 @@
 """Figures of training dynamics: which runs each one draws, what it says of them, what it does without some."""
 
+import json
 import math
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from images import check_image
 from synthetic import COMPONENT_RULES, MATCHED_LABELS, RULES, ResultsFolder
 
 from estr.errors import UserError
+from estr.provenance import write_json
 from estr.report import style
 from estr.report.captions import CAPTIONS
 from estr.report.curves import EMA_ALPHA, EVERY, Panel, curve_data, panel_grid, published_runs, scale_axis
@@ -194,6 +196,16 @@ def test_validation_is_drawn_where_it_was_measured_and_not_smoothed(
     assert "At the last validation (step 4), in %: KPop 55.0, ESTR 65.0." in said
     assert "above every other asynchronous method at 1 of 2 validations" in said
     assert footers[0].endswith("on 64 problems · not validated: GRPO (async) seed 1")
+
+
+def test_an_engine_that_cannot_validate_has_a_figure_that_says_so(folder: ResultsFolder, tmp_path: Path) -> None:
+    folder.write("estr", 0, task="browsecomp_plus", metrics=flat([0.5] * 5))
+    path = folder.run_dirs[0] / "run.json"
+    record = json.loads(path.read_text())
+    write_json(path, record | {"config": record["config"] | {"engine": "verl"}})
+    data, said = drawn(folder, tmp_path / "fig04_validation")
+    assert data.empty and said == []
+    assert (tmp_path / "fig04_validation.png").stat().st_size > 1000
 
 
 def grid_of(folder: ResultsFolder, task_labels: dict[str, list[str]], metrics: list[str]) -> list[list[Panel]]:

@@ -3,6 +3,9 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+import matplotlib.pyplot as plt
+import pandas as pd
+
 from estr.errors import UserError
 from estr.report import style
 from estr.report.curves import (
@@ -42,11 +45,15 @@ AT_THRESHOLDS: dict[str, Shown] = {
 def fig04_validation(folders: Sequence[Path], out_stem: Path) -> None:
     """Accuracy on held-out problems during training, unsmoothed; runs that were not validated are named at the foot.
 
+    Of an engine that cannot validate while it trains (verl) the figure says so and has no curves.
+
     Raises:
-        UserError: a run cannot be read, or none was validated.
+        UserError: a run cannot be read, or none was validated although it could have been.
     """
     runs = published_runs(folders)
     validated = [run for run in runs if VALIDATION in run.metrics and run.metrics[VALIDATION].notna().any()]
+    if not validated and all(run.engine != "embedded" for run in runs):
+        return _without_curves(runs, out_stem)
     if not validated:
         raise UserError(
             f"no run of {runs[0].scale} scale has validation accuracy; set train.validate_every of a task in "
@@ -62,6 +69,16 @@ def fig04_validation(folders: Sequence[Path], out_stem: Path) -> None:
     if absent:
         footer += f" · not validated: {', '.join(dict.fromkeys(f'{display(r.label)} seed {r.seed}' for r in absent))}"
     draw_tasks(data, panel_grid(data, [VALIDATION]), out_stem, footer, judged_titles(validated))
+
+
+def _without_curves(runs: Sequence[RunResult], out_stem: Path) -> None:
+    style.save_data(pd.DataFrame(columns=["task", "metric", "label", "step"]), out_stem)
+    engines = ", ".join(sorted({run.engine for run in runs}))
+    with style.look():
+        fig = plt.figure(figsize=(style.SINGLE, 1.0))
+        fig.text(0.5, 0.6, f"The {engines} engine does not validate while it trains.", ha="center")
+        style.add_footer(fig, style.scale_line(runs))
+        style.save(fig, out_stem)
 
 
 def fig05a_entropy(folders: Sequence[Path], out_stem: Path) -> None:
