@@ -199,8 +199,12 @@ def report(
 
     config = configs_folder()
     deviations = parse(Deviations, read_yaml(config / "paper" / "deviations.yaml"), "configs/paper/deviations.yaml")
+    used = {"scale": scale, "results": str(results)}
+    if figures and figures[0].parent.name == scale:
+        used["figures"] = str(figures[0].parents[1])
     study = load_study()
-    option = "" if scale == study.scale else f" --config scale={scale}"
+    overrides = [f"{key}={value}" for key, value in used.items() if value != getattr(study, key)]
+    option = f" --config {' '.join(overrides)}" if overrides else ""
     commands = {path.stem: f"snakemake {path}{option}" for path in (*tables, *figures)}
     context: ReportContext = {"commands": commands, "deviations": deviations.of(scale)}
     if mlflow is not None:

@@ -2,8 +2,8 @@
 writes them.
 
 Sums are added over micro-batches and ranks and divided once, so that every mean is exact. An update that was done again
-after a crash counts in its last attempt alone. Columns that verl gives no access to are NaN; docs/metrics.md lists
-them.
+after a crash counts in its last attempt alone. Columns that verl gives no access to are NaN or absent; docs/limits.md
+lists them.
 """
 
 from __future__ import annotations
