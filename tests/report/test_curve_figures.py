@@ -193,7 +193,7 @@ def test_validation_is_drawn_where_it_was_measured_and_not_smoothed(
     assert estr["step"].tolist() == [2, 4] and estr["n_seeds"].tolist() == [2, 2]
     assert estr["mean"].tolist() == pytest.approx([0.25, 0.65])
     assert estr["sd"].tolist() == pytest.approx([0.1 / math.sqrt(2)] * 2)
-    assert "At the last validation (step 4), in %: KPop 55.0, ESTR 65.0." in said
+    assert "At the last validation (step 4), in %: KPop 55.0 ± 7.1, ESTR 65.0 ± 7.1." in said
     assert "above every other asynchronous method at 1 of 2 validations" in said
     assert footers[0].endswith("on 64 problems · not validated: GRPO (async) seed 1")
 

@@ -33,8 +33,16 @@ def last_quarter(data: pd.DataFrame, metric: str) -> pd.Series:
     return means.reindex(sorted(means.index, key=order))
 
 
-def listed(values: pd.Series, spec: str) -> str:
-    return ", ".join(f"{display(str(label))} {value:{spec}}" for label, value in values.items())
+def listed(values: pd.Series, spec: str, sds: pd.Series | None = None) -> str:
+    """The values by method, each with its standard deviation over seeds where there is one."""
+    return ", ".join(
+        f"{display(str(label))} {value:{spec}}{plus_minus(None if sds is None else sds.get(label), spec)}"
+        for label, value in values.items()
+    )
+
+
+def plus_minus(sd: float | None, spec: str) -> str:
+    return "" if sd is None or pd.isna(sd) else f" ± {sd:{spec}}"
 
 
 def best(what: str, means: pd.Series) -> str:

@@ -2,19 +2,19 @@
 
 import pandas as pd
 
-from estr.report.captions.base import Caption, best, last_quarter, listed, span
+from estr.report.captions.base import Caption, best, last_quarter, listed, plus_minus, span
 from estr.report.labels import COMPONENTS, display, is_matched, order
 
 
 def with_spread(data: pd.DataFrame, metric: str, spec: str, factor: float = 1.0) -> str:
     """Means over the last quarter, ± the mean sd over seeds of the smoothed curves there."""
     rows = data[(data["metric"] == metric) & (data["step"] > 0.75 * data["step"].max())]
-    sds = rows.groupby("label")["sd"].mean()
-    texts = []
-    for label, mean in last_quarter(data, metric).items():
-        spread = "" if pd.isna(sds[label]) else f" ± {factor * sds[label]:{spec}}"
-        texts.append(f"{display(str(label))} {factor * mean:{spec}}{spread}")
-    return ", ".join(texts)
+    return listed(factor * last_quarter(data, metric), spec, factor * rows.groupby("label")["sd"].mean())
+
+
+def _mean_sd(data: pd.DataFrame, metric: str) -> pd.Series:
+    """Mean over all steps of the sd over seeds of the smoothed curves."""
+    return data[data["metric"] == metric].groupby("label")["sd"].mean()
 
 
 def _last_quarter_text(data: pd.DataFrame, unit: str = "") -> str:
@@ -29,9 +29,9 @@ def _of_all_steps(data: pd.DataFrame, metric: str) -> pd.Series:
 
 def _validation(data: pd.DataFrame) -> str:
     rows = data[data["label"] != "sync"].pivot_table(index="step", columns="label", values="mean")
-    ends = data[data["step"] == data["step"].max()].set_index("label")["mean"]
-    ends = ends.reindex(sorted(ends.index, key=order))
-    text = f"At the last validation (step {data['step'].max()}), in %: {listed(100 * ends, '.1f')}."
+    last = data[data["step"] == data["step"].max()].set_index("label")
+    ends = last["mean"].reindex(sorted(last.index, key=order))
+    text = f"At the last validation (step {data['step'].max()}), in %: {listed(100 * ends, '.1f', 100 * last['sd'])}."
     if "estr" in rows and len(rows.columns) > 1:
         ahead = (rows["estr"] > rows.drop(columns="estr").max(axis=1)).sum()
         text += f" ESTR is above every other asynchronous method at {ahead} of {len(rows)} validations."
@@ -42,7 +42,11 @@ def _policy_entropy(data: pd.DataFrame) -> str:
     last = last_quarter(data, "entropy")
     rows = data[(data["metric"] == "entropy") & (data["step"] <= max(1, 0.25 * data["step"].max()))]
     first = rows.groupby("label")["raw"].mean()
-    changes = ", ".join(f"{display(str(label))} {first[label]:.3f} to {value:.3f}" for label, value in last.items())
+    sds = data[(data["metric"] == "entropy") & (data["step"] > 0.75 * data["step"].max())].groupby("label")["sd"].mean()
+    changes = ", ".join(
+        f"{display(str(label))} {first[label]:.3f} to {value:.3f}{plus_minus(sds[label], '.3f')}"
+        for label, value in last.items()
+    )
     return f"Mean of the first and of the last quarter, in nats: {changes}."
 
 
@@ -59,7 +63,8 @@ def _reward(data: pd.DataFrame) -> str:
 
 def _masked(data: pd.DataFrame) -> str:
     masked = _of_all_steps(data, "masked_fraction")
-    return f"Masked over all steps, in %: {listed(100 * masked, '.3g') or 'no method that masks'}."
+    listing = listed(100 * masked, ".3g", 100 * _mean_sd(data, "masked_fraction"))
+    return f"Masked over all steps, in %: {listing or 'no method that masks'}."
 
 
 def _masking(data: pd.DataFrame) -> str:
@@ -69,7 +74,7 @@ def _masking(data: pd.DataFrame) -> str:
     if masked.get("estr", 0) > 0 and len(others):
         ratios = span(others / masked["estr"])
         text += f" The other rules at published thresholds mask {ratios} times as many as ESTR."
-    deviation = listed(last_quarter(data, "ratio_deviation"), ".3g")
+    deviation = with_spread(data, "ratio_deviation", ".3g")
     return f"{text} Ratio deviation, mean over the last quarter: {deviation}."
 
 
@@ -109,10 +114,10 @@ def _gsm8k(data: pd.DataFrame) -> str:
 def _dapo_math(data: pd.DataFrame) -> str:
     masked = data[data["metric"] == "sequences_masked_fraction"]
     means = 100 * _of_all_steps(data, "sequences_masked_fraction")
-    peaks = 100 * masked.groupby("label")["raw"].max().reindex(means.index)
+    peaks, sds = 100 * masked.groupby("label")["raw"].max(), 100 * _mean_sd(data, "sequences_masked_fraction")
     listing = [
-        f"{display(str(label))} {mean:.3g} (at most {peak:.3g})"
-        for (label, mean), peak in zip(means.items(), peaks, strict=True)
+        f"{display(label)} {mean:.3g}{plus_minus(sds[label], '.2g')} (at most {peaks[label]:.3g})"
+        for label, mean in zip(map(str, means.index), means, strict=True)
     ]
     sequences = ", ".join(listing) or "no method that masks"
     return f"Sequences with a masked token, mean over all steps in %: {sequences}. {_policy_entropy(data)}"
