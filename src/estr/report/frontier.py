@@ -130,8 +130,9 @@ def stability_frontier(folders: Sequence[Path], out_stem: Path) -> None:
                 ax.set_xticks([10, 20, 40, 80])
                 ax.minorticks_off()
         first = frame.iloc[0]
-        text = f"{first['scale']} scale · {task_name(first['task'])} · rewards of {first['steps']} policies · majority of "
-        style.add_footer(fig, f"{text}{first['n_seeds']} seeds · cross: next value tried, collapses")
+        text = f"{first['scale']} scale · {task_name(first['task'])} · rewards of {first['steps']} policies"
+        text += f" · majority of {first['n_seeds']} seeds · cross: next value tried, collapses"
+        style.add_footer(fig, text)
         style.save(fig, out_stem)
 
 
