@@ -80,8 +80,9 @@ def test_a_budget_that_only_one_bound_has_is_said_to_be_its(tmp_path: Path) -> N
     top = [[-0.05, -5.0], [-1.5, -2.0], [-0.05, -4.0]]  # of 50,000: the mass that is left decides on the second token
     columns = {"behavior_logprob": [-0.05, -1.5, -0.05], "target_logprob": [-0.05, -4.5, -0.05], "top": top}
     dump = read_dump(write(tmp_path / "dump.parquet", columns), topk="top", vocabulary=50_000)
-    low, high = examine(dump, (1.6,)).readings
-    result = record(dump, examine(dump, (1.6,)))
+    diagnosis = examine(dump, (1.6,))
+    low, high = diagnosis.readings
+    result = record(dump, diagnosis)
     assert bool(low.matched) != bool(high.matched)
     assert any("with the lower bound of the entropy only" in note for note in result["notes"])
 

@@ -47,6 +47,7 @@ def diagnose(
     """
     from estr import diagnose as tool
     from estr.diagnose.columns import parse_mapping
+    from estr.diagnose.output import refuse_the_dump
     from estr.diagnose.verdicts import DEFAULT_TAUS
     from estr.provenance import write_json
 
@@ -54,10 +55,9 @@ def diagnose(
         raise UserError(f"--figure {figure}: name a .png")
     if out is not None and out.suffix != ".parquet":
         raise UserError(f"--out {out}: name a .parquet")
-    siblings = [] if figure is None else [figure.with_suffix(suffix) for suffix in (".png", ".pdf", ".csv")]
-    for output in (as_json, out, *siblings):
-        if output is not None and output.exists() and tokens.exists() and output.samefile(tokens):
-            raise UserError(f"{output}: this is the dump itself; write to another file")
+    figures = [] if figure is None else [figure.with_suffix(suffix) for suffix in (".png", ".pdf", ".csv")]
+    for output in filter(None, (as_json, out, *figures)):
+        refuse_the_dump(output, tokens)
     taus = taus or DEFAULT_TAUS
     dump = tool.read_dump(tokens, parse_mapping(mapping), topk, vocabulary)
     diagnosis = tool.examine(dump, taus, budget)

@@ -109,8 +109,7 @@ def write_kept(dump: Dump, diagnosis: Diagnosis, out: Path) -> None:
     """
     file = DumpFile(dump.path)
     columns = kept_columns(diagnosis)
-    if out.exists() and out.samefile(dump.path):
-        raise UserError(f"{out}: this is the dump itself; write to another file")
+    refuse_the_dump(out, dump.path)
     known = [name for name in columns if name in file.schema.names]
     if known:
         raise UserError(f"{dump.path}: has a column {known[0]!r} already, which would be written")
@@ -140,6 +139,12 @@ def write_kept(dump: Dump, diagnosis: Diagnosis, out: Path) -> None:
             row, slot = row + len(batch), slot + size
             progress.update(len(batch))
     os.replace(partial, out)
+
+
+def refuse_the_dump(out: Path, dump: Path) -> None:
+    """Raises `UserError` if the file that would be written is the dump."""
+    if out.exists() and dump.exists() and out.samefile(dump):
+        raise UserError(f"{out}: this is the dump itself; write to another file")
 
 
 def _as_rows(verdict: np.ndarray, lengths: np.ndarray | None) -> pa.Array:

@@ -146,12 +146,7 @@ def _row(m: Measurement, sync: Measurement | None, paper: PaperValues) -> dict[s
         "rollout_idle": record["rollout_idle_fraction"],
         **{f"staleness_{name}": record["staleness"][name] for name in ("intra_mean", "intra_max")},
         **{f"staleness_{name}": record["staleness"][name] for name in ("inter_mean", "inter_max")},
-        "staleness_histogram": json.dumps(
-            {
-                name: [[int(v), n] for v, n in shares.items()]
-                for name, shares in record["staleness"]["histogram"].items()
-            }
-        ),
+        "staleness_histogram": json.dumps(record["staleness"]["histogram"]),
         "asked_threshold": np.nan if m.colocated else settings["staleness_threshold"],
         "asked_interval": np.nan if m.colocated else settings["sync_interval"],
         "slots": settings["slots"],
@@ -266,9 +261,9 @@ def _overlap(task: str, rows: pd.DataFrame) -> View:
 def _histogram(task: str, rows: pd.DataFrame) -> View:
     """Shares of the trajectories by measured staleness."""
     counts = [
-        (display(row["label"]), source, {int(version): n for version, n in json.loads(row["staleness_histogram"])[key]})
+        (display(row["label"]), source.capitalize(), {int(version): n for version, n in shares.items()})
         for _, row in rows.iterrows()
-        for key, source in (("intra", "Intra"), ("inter", "Inter"))
+        for source, shares in json.loads(row["staleness_histogram"]).items()
     ]
     versions = range(max(max(found) for *_, found in counts) + 1)
     cells = tuple(

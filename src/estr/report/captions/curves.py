@@ -8,12 +8,15 @@ from estr.report.labels import COMPONENTS, display, is_matched, order
 
 def with_spread(data: pd.DataFrame, metric: str, spec: str, factor: float = 1.0) -> str:
     """Means over the last quarter, ± the mean sd over seeds of the smoothed curves there."""
-    rows = data[(data["metric"] == metric) & (data["step"] > 0.75 * data["step"].max())]
-    return listed(factor * last_quarter(data, metric), spec, factor * rows.groupby("label")["sd"].mean())
+    return listed(factor * last_quarter(data, metric), spec, factor * _last_quarter_sd(data, metric))
+
+
+def _last_quarter_sd(data: pd.DataFrame, metric: str) -> pd.Series:
+    return _mean_sd(data[data["step"] > 0.75 * data["step"].max()], metric)
 
 
 def _mean_sd(data: pd.DataFrame, metric: str) -> pd.Series:
-    """Mean over all steps of the sd over seeds of the smoothed curves."""
+    """Mean over steps of the sd over seeds of the smoothed curves."""
     return data[data["metric"] == metric].groupby("label")["sd"].mean()
 
 
@@ -42,9 +45,9 @@ def _policy_entropy(data: pd.DataFrame) -> str:
     last = last_quarter(data, "entropy")
     rows = data[(data["metric"] == "entropy") & (data["step"] <= max(1, 0.25 * data["step"].max()))]
     first = rows.groupby("label")["raw"].mean()
-    sds = data[(data["metric"] == "entropy") & (data["step"] > 0.75 * data["step"].max())].groupby("label")["sd"].mean()
+    sds = _last_quarter_sd(data, "entropy")
     changes = ", ".join(
-        f"{display(str(label))} {first[label]:.3f} to {value:.3f}{plus_minus(sds[label], '.3f')}"
+        f"{display(str(label))} {first[label]:.3f} to {value:.3f}{plus_minus(sds.get(label), '.3f')}"
         for label, value in last.items()
     )
     return f"Mean of the first and of the last quarter, in nats: {changes}."

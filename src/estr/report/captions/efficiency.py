@@ -1,10 +1,8 @@
 """Captions of the efficiency figures; what is modelled is called so."""
 
-import math
-
 import pandas as pd
 
-from estr.report.captions.base import Caption
+from estr.report.captions.base import Caption, plus_minus
 from estr.report.labels import display
 
 
@@ -12,17 +10,13 @@ def _step_time(data: pd.DataFrame) -> str:
     measured = data[data["measured"]]
     times = {str(label): rows["step_seconds"] for label, rows in measured.groupby("label", sort=False)}
     parts = [
-        f"{display(label)} {seconds.mean():.3g}{_plus_minus(seconds.std())} s over {len(seconds)} updates"
+        f"{display(label)} {seconds.mean():.3g}{plus_minus(seconds.std(), '.2g')} s over {len(seconds)} updates"
         for label, seconds in times.items()
     ]
     text = f"Measured: {', '.join(parts)}."
     if {"sync", "estr"} <= times.keys():
         text += f" Ratio of the means: {times['sync'].mean() / times['estr'].mean():.2f}."
     return text
-
-
-def _plus_minus(deviation: float) -> str:
-    return "" if math.isnan(deviation) else f" ± {deviation:.2g}"
 
 
 def _speedup(data: pd.DataFrame) -> str:

@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import pandas as pd
 
-from estr.report.captions.base import Caption
+from estr.report.captions.base import Caption, plus_minus
 from estr.report.staleness_table import kendall_tau, slope
 
 SOURCES = {"intra": "Intra-trajectory staleness", "inter": "Inter-trajectory staleness"}
@@ -25,7 +25,7 @@ def _staleness(data: pd.DataFrame) -> str:
             parts.append(f"{rank}, {1000 * per_version:+.2f}·10⁻³ per version.")
     sync = runs[runs["setting"].isna()].drop_duplicates("seed")["mean"]
     if len(sync):
-        parts.append(f"Sync: {sync.mean():.3f}{_plus_minus(sync, '.3f')}.")
+        parts.append(f"Sync: {sync.mean():.3f}{plus_minus(sync.std(), '.3f')}.")
     swept = runs[runs["setting"].notna()].drop_duplicates(["label", "seed"])
     parts.append(f"Collapsed: {swept['collapsed'].sum():g} of {len(swept)} ESTR runs.")
     return " ".join(parts)
@@ -45,11 +45,7 @@ def _batch_size(data: pd.DataFrame) -> str:
 def _listed(runs: pd.DataFrame, spec: str) -> str:
     """``setting: mean ± sd over seeds`` in increasing order of the setting."""
     groups = runs.groupby("setting")["mean"]
-    return ", ".join(f"{setting:g}: {seeds.mean():{spec}}{_plus_minus(seeds, spec)}" for setting, seeds in groups)
-
-
-def _plus_minus(seeds: pd.Series, spec: str) -> str:
-    return f" ± {seeds.std():{spec}}" if len(seeds) > 1 else ""
+    return ", ".join(f"{setting:g}: {seeds.mean():{spec}}{plus_minus(seeds.std(), spec)}" for setting, seeds in groups)
 
 
 CAPTIONS: dict[str, Caption] = {
